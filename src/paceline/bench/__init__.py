@@ -1,0 +1,1 @@
+"""Demonstrations and benchmarks: what speculation gains, measured against plain decoding in the same run."""

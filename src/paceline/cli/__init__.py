@@ -1,0 +1,1 @@
+"""The command line. Reads flags, asks the engine, prints; decides nothing about decoding."""

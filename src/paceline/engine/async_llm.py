@@ -1,0 +1,161 @@
+"""``AsyncLLM``: the facade for asyncio. Deltas cross from the engine thread to the event loop; nothing blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.config import EngineConfig
+from ..core.request import SamplingParams
+from ..core.stats import EngineStats
+from .consumer import StreamConsumer
+from .frontend import ChatOptions, EnginePort, Frontend, Message, Prompt, PromptLike
+from .llm import raise_if_engine_failed
+from .outputs import RequestOutput, StreamDelta
+
+if TYPE_CHECKING:
+    from ..draft.base import DraftProvider
+    from ..models.progress import Progress
+
+
+class AsyncLLM:
+    """A loaded model that answers prompts inside an event loop. Arguments are those of :class:`paceline.LLM`.
+
+    The constructor loads the model and blocks while it does; inside a running loop use ``await AsyncLLM.create(...)``.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        drafter: DraftProvider | None = None,
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> None:
+        from .engine import Engine
+
+        config = EngineConfig.build(model=model, **settings)
+        self._attach(Engine.build(config, drafter=drafter, progress=progress))
+
+    @classmethod
+    async def create(cls, model: str | None = None, **arguments: Any) -> AsyncLLM:
+        """The same, loading in a thread beside the loop."""
+        return await asyncio.to_thread(cls, model, **arguments)
+
+    @classmethod
+    def from_engine(cls, engine: EnginePort) -> AsyncLLM:
+        """A facade over a running engine, which it closes at the end."""
+        llm = cls.__new__(cls)
+        llm._attach(engine)
+        return llm
+
+    def _attach(self, engine: EnginePort) -> None:
+        self.engine = engine
+        self._frontend = Frontend(engine)
+        self._closer = weakref.finalize(self, engine.close)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's ``transformers`` tokenizer, ``None`` with ``skip_tokenizer_init``."""
+        return self._frontend.tokenizer
+
+    def info(self) -> dict[str, Any]:
+        """What runs: model, dtype, device, exactness, drafter, limits."""
+        return self.engine.info()
+
+    def stats(self) -> EngineStats:
+        """Figures of the engine since it started."""
+        return self.engine.stats()
+
+    def get_default_sampling_params(self, **overrides: Any) -> SamplingParams:
+        """Options of the model's generation config, then ``overrides``."""
+        return self._frontend.default_params(**overrides)
+
+    def stream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> AsyncIterator[StreamDelta]:
+        """Complete one prompt piece by piece; the last delta carries the result (``delta.output``).
+
+        Leaving the loop early, or cancelling the task, aborts the request. What is refused raises
+        :class:`paceline.RequestError`, at the call or at the first step.
+        """
+        return self._run(self._frontend.encode(prompt), sampling_params or SamplingParams(), request_id)
+
+    def chat_stream(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> AsyncIterator[StreamDelta]:
+        """As :meth:`stream`, for a conversation; without ``sampling_params`` the model's generation config holds."""
+        options = ChatOptions(chat_template, add_generation_prompt, chat_template_kwargs)
+        prompt = self._frontend.encode_chat(messages, options)
+        return self._run(prompt, sampling_params or self._frontend.default_params(), request_id)
+
+    async def generate(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> RequestOutput:
+        """Complete one prompt and return its result. Run many at once with ``asyncio.gather``."""
+        return await _last(self.stream(prompt, sampling_params, request_id=request_id))
+
+    async def chat(
+        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, **options: Any
+    ) -> RequestOutput:
+        """Answer one conversation and return its result; ``options`` are those of :meth:`chat_stream`."""
+        return await _last(self.chat_stream(messages, sampling_params, **options))
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; its stream ends with finish reason ``"abort"``. Whether it was live."""
+        return self.engine.abort(request_id)
+
+    def close(self) -> None:
+        """Stop the engine; streams in flight raise :class:`paceline.EngineClosed`. May be called twice."""
+        self._closer()
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def _run(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> AsyncIterator[StreamDelta]:
+        loop = asyncio.get_running_loop()
+        deltas: asyncio.Queue[StreamDelta] = asyncio.Queue()
+
+        def emit(delta: StreamDelta) -> None:
+            loop.call_soon_threadsafe(deltas.put_nowait, delta)
+
+        submission = self._frontend.submission(prompt, params, request_id)
+        self.engine.add_request(prompt.ids, params, StreamConsumer(submission, emit), submission.request_id)
+        ended = False
+        try:
+            while not ended:
+                delta = await deltas.get()
+                ended = delta.output is not None
+                raise_if_engine_failed(delta.output)
+                yield delta
+        finally:
+            if not ended:
+                self.engine.abort(submission.request_id, "the caller stopped reading")
+
+
+async def _last(deltas: AsyncIterator[StreamDelta]) -> RequestOutput:
+    output: RequestOutput | None = None
+    async for delta in deltas:
+        output = delta.output
+    assert output is not None, "a stream ends with its result"
+    return output

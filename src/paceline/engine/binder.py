@@ -1,0 +1,91 @@
+"""Binding a target and a drafter: options of a request to the group it decodes in (spec 2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.errors import ConfigError, DraftError
+from ..core.ports import Gate, Host
+from ..core.request import Request
+from ..core.row import Row
+from ..core.stats import EngineStats
+from ..draft.base import DraftProvider, DraftRows, NullDrafter, TargetView
+from .drafting import GuardedDrafter
+from .draws import RowSampler
+from .group import SpeculativeGroup
+from .preemption import RamTier
+from .state import EngineParts
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """Which group a request decodes in. Two requests may share a group iff their ``key`` is equal (spec 2.7)."""
+
+    key: str
+    options: Request
+    open: Callable[[Host], SpeculativeGroup]
+
+
+@dataclass(frozen=True)
+class GroupBinding:
+    """Everything a group is opened with, frozen at bind time."""
+
+    parts: EngineParts
+    provider: DraftProvider
+    depth: int
+    view: TargetView
+    sampler: RowSampler
+    stats: EngineStats
+    ram: RamTier
+    make_gate: Callable[[], Gate] | None = None
+
+
+class _NoConstraints:
+    """Constraint port while no grammar is attached: nothing is ever forced."""
+
+    def forced_tokens(self, row: Row, max_tokens: int) -> list[int]:
+        return []
+
+
+def group_key(provider_id: str, depth: int, adaptive: bool) -> str:
+    """Stable serialisation of what separates groups; sampling, seeds and limits are columns, not part of it."""
+    return json.dumps(["speculative", provider_id, depth, adaptive])
+
+
+def bind_speculative_group(binding: GroupBinding) -> Callable[[Request], GroupRequest] | None:
+    """A function from request to :class:`GroupRequest`, or ``None`` if the target cannot give the drafter's taps.
+
+    Raises :class:`DraftError` if the provider's rows contradict its declarations.
+    """
+    provider = binding.provider
+    if binding.depth < 0:
+        raise ConfigError("spec_tokens", f"must be at least 0, not {binding.depth}")
+    taps = tuple(provider.target_taps(binding.view))
+    if taps and not binding.parts.target.supports_taps(taps):
+        return None
+    _open_rows(binding, taps).close()  # a drafter that contradicts itself is a start-up error, not a failed request
+    depth = 0 if isinstance(provider, NullDrafter) else binding.depth
+    key = group_key(provider.id, depth, binding.make_gate is not None)
+
+    def bind(request: Request) -> GroupRequest:
+        return GroupRequest(key, request, lambda host: _open(binding, taps, key, host))
+
+    return bind
+
+
+def _open(binding: GroupBinding, taps: tuple[int, ...], key: str, host: Host) -> SpeculativeGroup:
+    drafter = GuardedDrafter(_open_rows(binding, taps), binding.view.vocab_size, binding.stats)
+    gate = binding.make_gate() if binding.make_gate is not None else None
+    group = SpeculativeGroup(binding.parts, host, drafter, binding.sampler, binding.stats, binding.ram, gate)
+    group.key = key
+    return group
+
+
+def _open_rows(binding: GroupBinding, taps: tuple[int, ...]) -> DraftRows:
+    rows = binding.provider.open(binding.view, binding.sampler, _NoConstraints())
+    if tuple(rows.taps) != taps:
+        rows.close()
+        raise DraftError(f"drafter {binding.provider.id!r} was opened with taps {tuple(rows.taps)} but declared {taps}")
+    return rows

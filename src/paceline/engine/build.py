@@ -1,0 +1,214 @@
+"""From configuration to a running engine: target, drafter, pools, scheduler, thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..cache.pool import BlockPool
+from ..cache.service import NoCache
+from ..cache.store import KVStore
+from ..cache.tables import RowTables
+from ..core.config import EngineConfig
+from ..core.errors import ConfigError, DraftError
+from ..core.stats import EngineStats
+from ..draft.base import DraftProvider, NullDrafter, TargetView
+from .admission import Door
+from .binder import GroupBinding, bind_speculative_group
+from .draws import RowSampler
+from .engine import Engine
+from .memory import Limits, MemoryPlan, ModelFacts, plan_memory
+from .preemption import RamTier
+from .scheduler import Scheduler
+from .state import EngineParts
+
+if TYPE_CHECKING:
+    from ..models.artifact import ModelArtifact, Progress
+    from ..models.binding import TargetBinding
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """The drafter in use: provider, largest depth, and why it was chosen."""
+
+    provider: DraftProvider
+    depth: int
+    reason: str
+
+
+def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: Progress | None) -> Engine:
+    """Load the target and the drafter that ``config`` names and start the engine.
+
+    Raises :class:`ConfigError`, :class:`ModelError` or :class:`DraftError`; nothing is left running then.
+    """
+    from ..models.artifact import open_artifact
+    from ..models.binding import load_target
+    from ..models.tokenizer import load_tokenizer
+
+    if config.runtime.num_threads is not None:
+        torch.set_num_threads(config.runtime.num_threads)
+    device = resolve_device(config.model.device)
+    model = config.model
+    artifact = open_artifact(model.model, model.revision, model.download_timeout, progress)
+    tokenizer = None
+    if not model.skip_tokenizer_init:
+        from pathlib import Path
+
+        path = None if model.tokenizer is None else Path(model.tokenizer)
+        tokenizer = load_tokenizer(artifact, path, model.trust_remote_code)
+    target = load_target(artifact, model.dtype, device, model.max_model_len)
+    engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer)
+    engine.default_params = _sampling_defaults(artifact, model.generation_config)
+    return engine
+
+
+def assemble(
+    config: EngineConfig,
+    target: TargetBinding,
+    eos_ids: tuple[int, ...],
+    *,
+    drafter: DraftProvider | None = None,
+    tokenizer: Any = None,
+) -> Engine:
+    """An engine over a loaded target: memory plan, pools, tables, drafter, scheduler, thread."""
+    device = str(target.device)
+    limits = Limits.of(config, device)
+    max_model_len = target.max_model_len
+    view = TargetView(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        num_layers=target.num_layers,
+        max_model_len=max_model_len,
+        eos_ids=eos_ids,
+        device=device,
+        dtype=str(target.kv_dtype).removeprefix("torch."),
+        tokenizer=tokenizer,
+    )
+    drafting = choose_drafter(config, view, drafter)
+    plan = plan_memory(model_facts(target), config, limits, drafting.depth)
+    tables = _tables(config, target, plan, limits, device)
+    on_device = config.runtime.device_round
+    parts = EngineParts(
+        target=target,
+        tables=tables,
+        cache=NoCache(),
+        prefill_chunk=limits.chunk,
+        device_round=not device.startswith("cpu") if on_device is None else on_device,
+    )
+    stats = EngineStats()
+    sampler = RowSampler(tables, config.runtime.draft_temperature, config.runtime.draft_filter)
+    ram = RamTier(config.runtime.preempt_ram_bytes)
+    bind = bind_speculative_group(GroupBinding(parts, drafting.provider, drafting.depth, view, sampler, stats, ram))
+    if bind is None:
+        taps = drafting.provider.target_taps(view)
+        raise DraftError(f"drafter {drafting.provider.id!r} reads layers {taps}, which this target cannot give")
+    door = Door(
+        vocab_size=target.vocab_size,
+        max_model_len=max_model_len,
+        pool_tokens=(min(plan.num_blocks.values()) - 1) * config.cache.block_size,
+        eos_ids=eos_ids,
+        depth=drafting.depth,
+        seed=config.runtime.seed,
+    )
+    engine = Engine(
+        Scheduler(parts, bind, stats, ram),
+        door,
+        stats,
+        info=_info(config, target, drafting, plan, limits),
+        tokenizer=tokenizer,
+    )
+    engine.config = config
+    return engine
+
+
+def choose_drafter(config: EngineConfig, view: TargetView, ready: DraftProvider | None) -> Drafting:
+    """The provider and depth to draft with: a ready one, else what ``spec_method`` names, else none."""
+    from ..draft.artifact import LoadRequest
+    from ..draft.registry import default_registry, resolve_method
+
+    wanted = config.spec.tokens
+    if ready is not None:
+        return Drafting(ready, 4 if wanted is None else wanted, "given by the caller")
+    method, reason = resolve_method(config.spec.method, default_registry(), config.spec.model)
+    if method == "none" or wanted == 0:
+        return Drafting(NullDrafter(), 0, reason if method == "none" else "spec_tokens is 0")
+    loaded = default_registry().load(
+        method,
+        LoadRequest(
+            directory=config.spec.model,
+            view=view,
+            num_draft_tokens=wanted,
+            lookup_min=config.spec.prompt_lookup_min,
+            lookup_max=config.spec.prompt_lookup_max,
+        ),
+    )
+    return Drafting(loaded.provider, loaded.num_draft_tokens, reason)
+
+
+def resolve_device(device: str) -> str:
+    """``auto`` -> the best device of this machine; anything else must exist."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = device.split(":")[0]
+    if kind not in ("cpu", "cuda", "mps"):
+        raise ConfigError("device", f"must be auto, cpu, cuda or mps, not {device!r}")
+    if (kind == "cuda" and not torch.cuda.is_available()) or (kind == "mps" and not torch.backends.mps.is_available()):
+        raise ConfigError("device", f"{device!r} is not available on this machine")
+    return device
+
+
+def model_facts(target: TargetBinding) -> ModelFacts:
+    """What the memory plan needs of a loaded target."""
+    return ModelFacts(
+        weight_bytes=target.weight_bytes,
+        kv_groups=target.kv_groups,
+        kv_dtype_size=target.kv_dtype.itemsize,
+        hidden_size=target.hidden_size,
+        intermediate_size=target.config.intermediate_size,
+        vocab_size=target.vocab_size,
+        max_model_len=target.max_model_len,
+    )
+
+
+def _tables(config: EngineConfig, target: TargetBinding, plan: MemoryPlan, limits: Limits, device: str) -> RowTables:
+    store = KVStore(target.kv_groups, plan.num_blocks, config.cache.block_size, target.kv_dtype, device)
+    target.attach(store)
+    pools = {name: BlockPool(count, config.cache.block_size) for name, count in plan.num_blocks.items()}
+    return RowTables(limits.rows, target.max_model_len, target.kv_groups, pools, store, device)
+
+
+def _sampling_defaults(artifact: ModelArtifact, mode: str) -> dict[str, Any]:
+    """Sampling fields of the model's ``generation_config`` that chat, command line and server start from."""
+    if mode == "none":
+        return {}
+    source = artifact.generation_config
+    defaults = {
+        name: source[name] for name in ("temperature", "top_p", "top_k", "min_p") if source.get(name) is not None
+    }
+    if source.get("do_sample") is False:
+        defaults = {"temperature": 0.0}
+    return defaults
+
+
+def _info(
+    config: EngineConfig, target: TargetBinding, drafting: Drafting, plan: MemoryPlan, limits: Limits
+) -> dict[str, Any]:
+    return {
+        "model": config.model.model,
+        "architecture": target.config.architecture,
+        "dtype": target.dtype_name,
+        "dtype_reason": target.dtype_reason,
+        "device": str(target.device),
+        "exactness": target.exactness,
+        "drafter": drafting.provider.id,
+        "drafter_reason": drafting.reason,
+        "spec_tokens": drafting.depth,
+        "max_model_len": target.max_model_len,
+        "max_num_seqs": limits.rows,
+        "prefill_chunk": limits.chunk,
+        "kv_cache_tokens": plan.kv_tokens,
+        "memory": plan.as_dict(),
+        "num_threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,71 @@
+"""Drawing for rows of the tables: each position with its row's own parameters at its own step (spec 7.10, 13.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..core.row import Row
+from ..draft.policy import draft_options
+from ..sampling.draw import Draws, draw, draw_subset
+from ..sampling.params import DrawParams
+
+if TYPE_CHECKING:
+    from ..cache.tables import RowTables
+
+
+class RowSampler:
+    """Draws for target and drafter from the columns of the row tables."""
+
+    def __init__(self, tables: RowTables, draft_temperature: float | None = None, draft_filter: bool = True) -> None:
+        self._tables = tables
+        self._draft_temperature = draft_temperature
+        self._draft_filter = draft_filter
+
+    def draw_window(self, logits: torch.Tensor, rows: Sequence[Row], query_lens: Sequence[int]) -> Draws:
+        """Draws over flat windows. ``logits`` [N, V]; position p of row i is drawn at ``step + p``. Returns [N]."""
+        owners = [row.index for row, n in zip(rows, query_lens, strict=True) for _ in range(n)]
+        offsets = [p for n in query_lens for p in range(n)]
+        columns = self._tables
+        index = torch.tensor(owners, dtype=torch.int64, device=logits.device)
+        params = DrawParams(
+            temperature=columns.temperature[index],
+            top_k=columns.top_k[index],
+            top_p=columns.top_p[index],
+            min_p=columns.min_p[index],
+            seed=columns.seed[index],
+            step=columns.step[index] + torch.tensor(offsets, dtype=torch.int64, device=logits.device),
+            all_greedy=all(row.request.params.greedy for row in rows),
+            any_filter=any(_filters(row) for row in rows),
+        )
+        return draw(logits, params)
+
+    def sample(
+        self, logits: torch.Tensor, rows: Sequence[Row], offset: int, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The drafter's draw port: row i with its draft parameters at ``row.step + offset``. Returns full ids [B]."""
+        options = [
+            draft_options(row.request.params, False, temperature=self._draft_temperature, filters=self._draft_filter)
+            for row in rows
+        ]
+        device = logits.device
+        params = DrawParams(
+            temperature=torch.tensor([o.temperature for o in options], dtype=torch.float32, device=device),
+            top_k=torch.tensor([max(0, o.top_k) for o in options], dtype=torch.int64, device=device),
+            top_p=torch.tensor([o.top_p for o in options], dtype=torch.float32, device=device),
+            min_p=torch.tensor([o.min_p for o in options], dtype=torch.float32, device=device),
+            seed=self._tables.seed[torch.tensor([row.index for row in rows], dtype=torch.int64, device=device)],
+            step=torch.tensor([row.step + offset for row in rows], dtype=torch.int64, device=device),
+            all_greedy=all(o.greedy for o in options),
+            any_filter=any(o.top_k > 0 or o.top_p < 1.0 or o.min_p > 0.0 for o in options),
+        )
+        if ids is None:
+            return draw(logits, params).tokens
+        return draw_subset(logits, ids, params)
+
+
+def _filters(row: Row) -> bool:
+    params = row.request.params
+    return not params.greedy and (params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0)

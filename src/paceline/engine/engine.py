@@ -1,0 +1,148 @@
+"""The engine: one synchronous loop on its own thread. Requests come in from any thread as plain records."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.config import EngineConfig
+from ..core.errors import EngineClosed, RequestError
+from ..core.ports import Consumer
+from ..core.request import Request, SamplingParams
+from ..core.stats import EngineStats
+from .admission import Door
+from .scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from ..draft.base import DraftProvider
+    from ..models.artifact import Progress
+
+_LOG = logging.getLogger("paceline.engine")
+
+
+class Engine:
+    """Serves requests until :meth:`close`. All methods may be called from any thread."""
+
+    def __init__(
+        self, scheduler: Scheduler, door: Door, stats: EngineStats, *, info: dict[str, Any], tokenizer: Any = None
+    ) -> None:
+        self._scheduler = scheduler
+        self._door = door
+        self._stats = stats
+        self._info = info
+        self.tokenizer = tokenizer
+        self.default_params: dict[str, Any] = {}
+        self.config = EngineConfig()
+        self._condition = threading.Condition()
+        self._inbox: deque[tuple[Request, Consumer]] = deque()
+        self._live: dict[str, Request] = {}
+        self._closing: BaseException | None = None
+        self._numbers = itertools.count(1)
+        self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def build(
+        cls, config: EngineConfig, drafter: DraftProvider | None = None, progress: Progress | None = None
+    ) -> Engine:
+        """Load what ``config`` names and start. ``drafter``: a ready provider used instead of ``spec_method``."""
+        from .build import build_engine
+
+        return build_engine(config, drafter, progress)
+
+    def add_request(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        consumer: Consumer,
+        request_id: str | None = None,
+    ) -> str:
+        """Queue a request; returns its id. Its consumer is called on the engine thread.
+
+        Raises :class:`RequestError` if the request can never be served as asked, :class:`EngineClosed` after close.
+        """
+        name = f"req-{next(self._numbers)}" if request_id is None else request_id
+        request = self._door.admit(name, prompt_ids, params, time.monotonic())
+        with self._condition:
+            if self._closing is not None:
+                raise EngineClosed(f"the engine is closed: {self._closing}")
+            if name in self._live:
+                raise RequestError("request_id", f"{name!r} is already in use by a live request")
+            self._live[name] = request
+            self._inbox.append((request, _Released(consumer, self._live, name)))
+            self._condition.notify()
+        return name
+
+    def abort(self, request_id: str, reason: str = "aborted by the caller") -> bool:
+        """Ask that a request ends. Unknown and finished ids are no error; returns whether the id was live."""
+        with self._condition:
+            request = self._live.get(request_id)
+            if request is not None:
+                request.abort.abort(reason)
+                self._condition.notify()
+        return request is not None
+
+    def stats(self) -> EngineStats:
+        """A copy of the engine's figures."""
+        return copy.deepcopy(self._stats)
+
+    def info(self) -> dict[str, Any]:
+        """What runs here: model, dtype, device, exactness, drafter, limits, load, failures."""
+        return {
+            **self._info,
+            "num_requests_running": self._scheduler.num_running,
+            "num_requests_waiting": self._scheduler.num_waiting + len(self._inbox),
+            "drafter_failure": self._scheduler.drafter_failure(),
+            "closed": self._closing is not None,
+        }
+
+    def close(self) -> None:
+        """End all requests with :class:`EngineClosed` and stop the thread. Idempotent."""
+        self._shut(EngineClosed("the engine was closed"))
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _shut(self, error: BaseException) -> None:
+        with self._condition:
+            if self._closing is None:
+                self._closing = error
+            self._condition.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._take_inbox():
+                self._scheduler.step()
+        except BaseException as error:
+            _LOG.critical("the engine loop failed: %r", error, exc_info=error)
+            self._shut(error)
+        self._take_inbox()
+        self._scheduler.close(self._closing or EngineClosed("the engine was closed"))
+
+    def _take_inbox(self) -> bool:
+        """Wait for work and hand new requests to the scheduler; false when the engine is closing."""
+        with self._condition:
+            while not (self._inbox or self._scheduler.has_work or self._closing is not None):
+                self._condition.wait()
+            while self._inbox:
+                self._scheduler.submit(*self._inbox.popleft())
+            return self._closing is None
+
+
+class _Released:
+    """A consumer whose request id becomes free again when the request ends."""
+
+    def __init__(self, consumer: Consumer, live: dict[str, Request], name: str) -> None:
+        self._consumer = consumer
+        self._live = live
+        self._name = name
+        self.take = consumer.take
+
+    def finish(self, row: Any, finished: Any) -> None:
+        self._live.pop(self._name, None)
+        self._consumer.finish(row, finished)

@@ -1,0 +1,161 @@
+"""What the synchronous and the asynchronous facade share: prompts to ids, default options, one submission per prompt.
+
+Knows the engine by the few methods of :class:`EnginePort`; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeAlias
+
+from ..core.config import EngineConfig
+from ..core.errors import RequestError
+from ..core.ports import Consumer
+from ..core.request import SamplingParams
+from ..core.stats import EngineStats
+from .consumer import Submission
+from .detokenize import TokenDecoder
+
+#: One prompt: text, or token ids.
+PromptLike: TypeAlias = str | Sequence[int]
+#: One chat message: ``{"role": ..., "content": ...}``.
+Message: TypeAlias = Mapping[str, Any]
+
+
+class EnginePort(Protocol):
+    """What facades use of :class:`paceline.engine.engine.Engine`."""
+
+    tokenizer: Any
+    default_params: dict[str, Any]
+    config: EngineConfig
+
+    def add_request(
+        self, prompt_ids: Sequence[int], params: SamplingParams, consumer: Consumer, request_id: str | None = None
+    ) -> str: ...
+
+    def abort(self, request_id: str, reason: str = ...) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def info(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt ready to run. ``text`` is ``None`` if ids were given."""
+
+    text: str | None
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """How messages become a prompt: see :meth:`paceline.LLM.chat`."""
+
+    template: str | None = None
+    add_generation_prompt: bool = True
+    template_kwargs: Mapping[str, Any] | None = None
+
+
+class Frontend:
+    """Turns what callers write into what the engine takes; errors name the prompt at fault."""
+
+    def __init__(self, engine: EnginePort) -> None:
+        self._engine = engine
+        self.tokenizer = engine.tokenizer
+        self._decoder = None if engine.tokenizer is None else TokenDecoder(engine.tokenizer)
+        self._spec_tokens = int(engine.info()["spec_tokens"])
+
+    def encode(self, prompt: PromptLike, name: str = "prompt") -> Prompt:
+        """Text as the tokenizer encodes it (BOS added if the model has one), ids as they are."""
+        if isinstance(prompt, str):
+            ids = tuple(self._tokenizer(name).encode(prompt))
+            text: str | None = prompt
+        else:
+            ids, text = _token_ids(prompt, name), None
+        if not ids:
+            raise RequestError(name, "is empty; give at least one token")
+        return Prompt(text, ids)
+
+    def encode_chat(self, messages: Sequence[Message], options: ChatOptions, name: str = "messages") -> Prompt:
+        """Messages through the model's chat template, which brings its own special tokens."""
+        tokenizer = self._tokenizer(name)
+        if options.template is None and not tokenizer.chat_template:
+            raise RequestError(name, "the model has no chat template; use generate, or give chat_template")
+        try:
+            text = tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=options.template,
+                add_generation_prompt=options.add_generation_prompt,
+                tokenize=False,
+                **(options.template_kwargs or {}),
+            )
+        except Exception as error:  # templates are programs of the model's authors: they raise what they like
+            raise RequestError(name, f"the chat template refuses them: {error}") from error
+        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+        if not ids:
+            raise RequestError(name, "are empty under the chat template; give at least one token")
+        return Prompt(text, ids)
+
+    def default_params(self, **overrides: Any) -> SamplingParams:
+        """Options of the model's generation config (unless switched off), then ``overrides``."""
+        known = {field.name for field in fields(SamplingParams)}
+        chosen = {name: value for name, value in self._engine.default_params.items() if name in known}
+        return SamplingParams(**(chosen | overrides))
+
+    def submission(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Submission:
+        """What a consumer must know of one request. Without ``request_id`` a fresh one is made."""
+        if params.stop_strings and self._decoder is None:
+            raise RequestError("stop", "stop strings need a tokenizer, and skip_tokenizer_init is set")
+        name = f"req-{uuid.uuid4().hex[:16]}" if request_id is None else request_id
+        return Submission(name, prompt.text, prompt.ids, params, self._decoder, self._spec_tokens)
+
+    def _tokenizer(self, name: str) -> Any:
+        if self.tokenizer is None:
+            raise RequestError(name, "is text, and skip_tokenizer_init is set; give token ids")
+        return self.tokenizer
+
+
+def prompt_list(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
+    """One prompt or many, as a list. A flat list of integers is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not len(prompts):
+        raise RequestError("prompts", "is empty; give at least one prompt")
+    items: list[Any] = list(prompts)
+    return [items] if all(isinstance(item, int) for item in items) else items
+
+
+def conversation_list(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
+    """One conversation or many, as a list."""
+    if not messages:
+        raise RequestError("messages", "is empty; give at least one message")
+    items: list[Any] = list(messages)
+    conversations: list[Any] = [items] if all(isinstance(item, Mapping) for item in items) else items
+    for place, conversation in enumerate(conversations):
+        if isinstance(conversation, str | Mapping) or not all(isinstance(item, Mapping) for item in conversation):
+            raise RequestError(f"messages[{place}]", "must be a list of messages with a role and a content")
+        if not conversation:
+            raise RequestError(f"messages[{place}]", "is empty; give at least one message")
+    return conversations
+
+
+def params_list(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
+    """One set of options for all prompts, or one for each."""
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise RequestError("sampling_params", f"holds {len(params)} entries for {count} prompts; give one or {count}")
+    return list(params)
+
+
+def _token_ids(prompt: Sequence[int], name: str) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(token) for token in prompt)
+    except TypeError:
+        raise RequestError(name, f"must be text or a list of token ids, not {prompt!r:.80}") from None

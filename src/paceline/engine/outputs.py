@@ -1,0 +1,174 @@
+"""What a caller gets back: text, ids, reasons and figures of one request. Plain records; they hold no engine state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..core.row import FinishReason
+from ..core.stats import SpecStats
+
+
+@dataclass(frozen=True)
+class SpeculativeMetrics:
+    """What speculation did for one request.
+
+    A draft round is a round in which the request had drafter proposals. Mean acceptance length = 1 + accepted / draft
+    rounds (the bonus token included, 1.0 without draft rounds); draft acceptance rate = accepted / drafted.
+    ``acceptance_histogram[i]``: draft rounds that accepted exactly i proposals, ``num_spec_tokens + 1`` entries.
+    ``forwards``: target forwards after the prefill; ``tokens_per_forward``: delivered tokens / forwards;
+    ``forwards_saved``: forwards that plain decoding would have needed on top.
+    """
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: tuple[int, ...]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    forwards: int
+    forwards_saved: int
+    tokens_per_forward: float
+    drafted_by_position: tuple[int, ...]
+    accepted_by_position: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spec: SpecStats, num_spec_tokens: int) -> SpeculativeMetrics:
+        """``num_spec_tokens``: the engine's largest depth."""
+        histogram = [0] * (max(num_spec_tokens, *spec.acceptance_lengths, 0) + 1)
+        for accepted in spec.acceptance_lengths:
+            histogram[accepted] += 1
+        return cls(
+            mean_acceptance_length=1.0 + spec.accepted / spec.rounds if spec.rounds else 1.0,
+            draft_acceptance_rate=spec.accepted / spec.drafted if spec.drafted else 0.0,
+            acceptance_histogram=tuple(histogram),
+            num_spec_steps=spec.rounds,
+            num_accepted_draft_tokens=spec.accepted,
+            num_draft_tokens=spec.drafted,
+            num_spec_tokens=num_spec_tokens,
+            forwards=spec.forwards,
+            forwards_saved=spec.forwards_saved,
+            tokens_per_forward=spec.tokens_per_forward,
+            drafted_by_position=tuple(spec.drafted_by_pos),
+            accepted_by_position=tuple(spec.accepted_by_pos),
+        )
+
+    @property
+    def acceptance_by_position(self) -> tuple[float, ...]:
+        """Accepted at position i / drafted at position i."""
+        return tuple(a / d for a, d in zip(self.accepted_by_position, self.drafted_by_position, strict=True))
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """Token counts and times (seconds) of one request.
+
+    ``completion_tokens`` counts an ending EOS, which is not part of ``token_ids``. ``time_to_first_token``: from
+    arrival to the first delivered token, ``None`` if there was none. ``total_time``: from arrival to the end.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    time_to_first_token: float | None
+    total_time: float
+    speculative_decoding: SpeculativeMetrics
+
+    @property
+    def time_per_output_token(self) -> float | None:
+        """TPOT = (end - first token) / (tokens - 1); ``None`` for fewer than two tokens."""
+        if self.time_to_first_token is None or self.completion_tokens < 2:
+            return None
+        return (self.total_time - self.time_to_first_token) / (self.completion_tokens - 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Delivered tokens per second between the first token and the end (0 for fewer than two)."""
+        per_token = self.time_per_output_token
+        return 1.0 / per_token if per_token else 0.0
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One choice. ``stop_reason``: the stop string or stop token id that ended it, ``None`` for any other end.
+
+    ``logprobs`` is ``None``: they have not landed.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None = None
+    logprobs: None = None
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """The result of one request; ``text``, ``token_ids`` and so on are shortcuts to ``outputs[0]``.
+
+    ``prompt``: the text, ``None`` if ids were given. ``seed``: the seed in use, ``None`` if the request never started.
+    ``error``: why it ended, for finish reasons ``"error"`` and ``"abort"``.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    metrics: RequestMetrics
+    seed: int | None = None
+    error: BaseException | None = field(default=None, compare=False)
+
+    @property
+    def text(self) -> str:
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.outputs[0].token_ids
+
+    @property
+    def logprobs(self) -> None:
+        return self.outputs[0].logprobs
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.outputs[0].finish_reason
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        return self.outputs[0].stop_reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON values."""
+        times = {
+            "time_per_output_token": self.metrics.time_per_output_token,
+            "tokens_per_second": self.metrics.tokens_per_second,
+        }
+        return {
+            "request_id": self.request_id,
+            "prompt": self.prompt,
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "outputs": [asdict(choice) | {"token_ids": list(choice.token_ids)} for choice in self.outputs],
+            "metrics": asdict(self.metrics) | times,
+            "seed": self.seed,
+            "error": None if self.error is None else str(self.error),
+        }
+
+
+@dataclass(frozen=True)
+class StreamDelta:
+    """A piece of a stream: new ``text`` (may be empty while a stop string could still complete) and new ``token_ids``.
+
+    The last delta carries ``output``, the whole result; joined, the texts are ``output.text``.
+    """
+
+    text: str
+    token_ids: Sequence[int]
+    output: RequestOutput | None = None
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return None if self.output is None else self.output.finish_reason

@@ -1,0 +1,230 @@
+"""The scheduler: queue, admission, and one turn of work at a time; it hosts the rows of the group (spec 3.4, 18)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..core.errors import Cancelled, RowFailed
+from ..core.ports import Consumer
+from ..core.request import Request
+from ..core.row import Finished, FinishReason, Row
+from ..core.stats import EngineStats
+from .binder import GroupRequest
+from .group import SpeculativeGroup
+from .preemption import PreemptedRow, RamTier
+from .preparation import Preparation
+from .state import EngineParts
+
+_LOG = logging.getLogger("paceline.engine")
+
+#: Share of the pool that admission leaves free for the growth of running rows.
+WATERMARK = 0.01
+
+
+class Scheduler:
+    """Runs on the engine thread only. Each :meth:`step` does at most one prefill forward and one round."""
+
+    def __init__(
+        self, parts: EngineParts, bind: Callable[[Request], GroupRequest], stats: EngineStats, ram: RamTier
+    ) -> None:
+        self._parts = parts
+        self._bind = bind
+        self._stats = stats
+        self._ram = ram
+        self._waiting: deque[Request] = deque()
+        self._preempted: deque[PreemptedRow] = deque()
+        self._consumers: dict[str, Consumer] = {}
+        self._rows: list[Row] = []
+        self._group: SpeculativeGroup | None = None
+        self._preparation: Preparation | None = None
+        self._ended: list[tuple[Consumer, Row | None, Finished]] = []
+
+    # -- host surface ------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> list[Row]:
+        return self._rows
+
+    def join(self, row: Row) -> None:
+        self._rows.append(row)
+
+    def filter_rows(self, keep: Sequence[bool]) -> None:
+        self._rows = [row for row, kept in zip(self._rows, keep, strict=True) if kept]
+
+    def publish(self, row: Row, tokens: Sequence[int], metadata: Sequence[Any] | None) -> int:
+        """Hand a burst to the row's consumer and check its answer (spec 9.1)."""
+        taken = self._consumers[row.request.id].take(row, tokens, metadata)
+        if not 0 <= taken <= len(tokens):
+            raise RowFailed(f"the consumer took {taken} tokens of a burst of {len(tokens)}")
+        self._stats.generation_tokens += taken
+        return taken
+
+    def finish(self, row: Row, finished: Finished) -> None:
+        self._end(row.request, row, finished)
+
+    def reject(self, row: Row, error: BaseException) -> None:
+        self._end(row.request, row, _rejection(error))
+
+    def make_room(self) -> bool:
+        """Preempt the newest row: first from the preparation, then the last that joined (spec 18.3)."""
+        given_way: Request | PreemptedRow | None = None
+        if self._preparation is not None:
+            given_way = self._preparation.preempt_newest()
+        if given_way is None and self._group is not None and len(self._rows) > 1:
+            given_way = self._group.preempt(self._rows[-1])
+        if isinstance(given_way, PreemptedRow):
+            self._preempted.appendleft(given_way)
+        elif given_way is not None:
+            self._waiting.appendleft(given_way)
+        return given_way is not None
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, consumer: Consumer) -> None:
+        self._consumers[request.id] = consumer
+        self._stats.prompt_tokens += len(request.prompt_ids)
+        self._waiting.append(request)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._preempted or self._rows or self._preparation)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._rows) + (len(self._preparation.rows) if self._preparation else 0)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting) + len(self._preempted)
+
+    @property
+    def running_tokens(self) -> int:
+        """Target positions the next round may run (spec 18.1)."""
+        if not self._rows:
+            return 0
+        return len(self._rows) * (1 + max(min(row.request.draft_cap, row.remaining) for row in self._rows))
+
+    @property
+    def token_weight(self) -> int:
+        """Prompt tokens the preparation still stands for (spec 18.2)."""
+        return self._preparation.token_weight if self._preparation else 0
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One loop turn: admit, advance the preparation, run one round, tell consumers what ended."""
+        try:
+            self._drop_aborted()
+            self._admit()
+            if self._preparation is not None and self._preparation.advance():
+                self._preparation = None
+            if self._group is not None and self._rows:
+                self._group.advance()
+        except Exception as error:
+            _LOG.error("the group failed and is closed: %r", error, exc_info=error)
+            self._close_group(error)
+        finally:
+            self._notify()
+
+    def close(self, error: BaseException) -> None:
+        """End every request with ``error``; nothing is live afterwards."""
+        self._close_group(error)
+        while self._preempted:
+            self._forget(self._preempted.popleft(), error)
+        while self._waiting:
+            self._end(self._waiting.popleft(), None, _rejection(error))
+        self._notify()
+
+    def drafter_failure(self) -> str | None:
+        """The first failure of the open group's drafter, for health reports."""
+        return self._group.drafter.failure if self._group is not None else None
+
+    def _drop_aborted(self) -> None:
+        for request in [request for request in self._waiting if request.abort.aborted]:
+            self._waiting.remove(request)
+            self._end(request, None, _rejection(Cancelled(request.abort.reason or "")))
+        for preempted in [entry for entry in self._preempted if entry.row.request.abort.aborted]:
+            self._preempted.remove(preempted)
+            self._forget(preempted, Cancelled(preempted.row.request.abort.reason or ""))
+
+    def _forget(self, preempted: PreemptedRow, error: BaseException) -> None:
+        self._ram.drop(preempted.snapshot)
+        self.reject(preempted.row, error)
+
+    def _admit(self) -> None:
+        """Move preempted rows, then waiting requests into the preparation, first come, first served."""
+        while self._preempted and self._can_take(self._preempted[0].blocks_wanted):
+            self._resume(self._preempted.popleft())
+        while self._waiting and not self._preempted and self._can_take(_first_blocks(self._waiting[0])):
+            request = self._waiting.popleft()
+            row = Row(request, index=-1, tokens=list(request.prompt_ids))
+            try:
+                self._open_preparation(request).admit(row)
+            except Exception as error:
+                self.reject(row, error)
+
+    def _resume(self, preempted: PreemptedRow) -> None:
+        try:
+            self._open_preparation(preempted.row.request).resume(preempted)
+            self._ram.drop(preempted.snapshot)
+        except Exception as error:
+            self._forget(preempted, error)
+
+    def _open_preparation(self, request: Request) -> Preparation:
+        wanted = self._bind(request)
+        if self._group is None:
+            self._group = wanted.open(self)
+        if self._group.key != wanted.key:
+            raise RowFailed(f"request {request.id} needs group {wanted.key}, but {self._group.key} is open")
+        if self._preparation is None:
+            self._preparation = self._group.prepare()
+        return self._preparation
+
+    def _can_take(self, positions: int) -> bool:
+        """A free index, and blocks for ``positions`` above the watermark (spec 18.3)."""
+        tables = self._parts.tables
+        if not tables.free_indices:
+            return False
+        alone = not self.num_running
+        for group, blocks in tables.blocks_for(positions).items():
+            pool = tables.pools[group]
+            spare = 0 if alone else int(WATERMARK * pool.num_blocks)
+            if pool.free_blocks < blocks + spare:
+                return False
+        return True
+
+    def _close_group(self, error: BaseException) -> None:
+        preparation, group = self._preparation, self._group
+        self._preparation = self._group = None
+        if preparation is not None:
+            preparation.close(error)
+        if group is not None:
+            group.close(error)
+
+    def _end(self, request: Request, row: Row | None, finished: Finished) -> None:
+        """Record that a request ended, exactly once; consumers hear of it after everything of the row is released."""
+        consumer = self._consumers.pop(request.id)
+        self._stats.finished[finished.reason] = self._stats.finished.get(finished.reason, 0) + 1
+        self._ended.append((consumer, row, finished))
+
+    def _notify(self) -> None:
+        ended, self._ended = self._ended, []
+        for consumer, row, finished in ended:
+            try:
+                consumer.finish(row, finished)
+            except Exception as error:
+                _LOG.warning("a consumer failed at the end of its request: %r", error, exc_info=error)
+
+
+def _first_blocks(request: Request) -> int:
+    """Positions a new row needs blocks for: its prompt and one round of its greatest depth."""
+    prompt = len(request.prompt_ids)
+    return prompt + min(1 + request.draft_cap, request.max_tokens)
+
+
+def _rejection(error: BaseException) -> Finished:
+    reason: FinishReason = "abort" if isinstance(error, Cancelled) else "error"
+    return Finished(reason, error=error)

@@ -1,0 +1,53 @@
+"""Live state that a group keeps for one row beside the host mirror (spec 3.3), and what the engine is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..core.ports import CacheService
+from ..core.row import Row
+
+if TYPE_CHECKING:
+    from ..cache.tables import RowTables
+    from ..models.binding import TargetBinding
+
+
+@dataclass(frozen=True)
+class PrefillStep:
+    """One step of a row's prefill: positions ``start`` to ``end``; ``saves`` a boundary checkpoint at ``end``."""
+
+    start: int
+    end: int
+    final: bool
+    saves: bool = False
+
+
+@dataclass(eq=False)
+class RowState:
+    """``prefix_length``: prompt tokens put into state by prefill, in steps of at most ``chunk``; ``plan``: the steps
+    run so far. ``committed``: inputs after the prefix that read rounds put into the target's state (only when the cache
+    keeps the request)."""
+
+    row: Row
+    prefix_length: int
+    chunk: int
+    keeps: bool = False
+    plan: list[PrefillStep] = field(default_factory=list)
+    committed: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What groups share: the target, the row tables over the KV store, and the prefix cache."""
+
+    target: TargetBinding
+    tables: RowTables
+    cache: CacheService
+    prefill_chunk: int
+    device_round: bool = True
+
+
+def indices_of(rows: Sequence[Row]) -> list[int]:
+    return [row.index for row in rows]

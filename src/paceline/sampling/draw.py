@@ -1,0 +1,82 @@
+"""One token per row of logits, with the row's own parameters and noise (spec 13.1, 13.2, 13.5, 13.10).
+
+Knows no history, window or request. A row's token depends on that row's logits, parameters, seed and step alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .filters import permitted
+from .host import draw_host
+from .noise import gumbel, philox, philox_range
+from .params import DrawParams
+
+#: Rows of sampled draws at least this wide are drawn one by one on the CPU, skipping ids that cannot win; narrower
+#: ones are drawn together. Both give the same tokens.
+WIDE = 1024
+
+
+class Draws(NamedTuple):
+    """``tokens`` [M] int64; ``bad`` [M] bool: the row holds NaN or +inf, or nothing above -inf, and its token is 0."""
+
+    tokens: torch.Tensor
+    bad: torch.Tensor
+
+
+def draw(logits: torch.Tensor, params: DrawParams) -> Draws:
+    """Draw one token per row of ``logits`` [M, V] (-inf = banned id). Ties go to the lowest id."""
+    return _draw(logits, None, params)
+
+
+def draw_subset(logits: torch.Tensor, ids: torch.Tensor, params: DrawParams) -> torch.Tensor:
+    """Draw among listed ids: ``logits`` [M, N] of the full-vocabulary ``ids`` [N] int64, ascending.
+
+    Returns full ids [M] int64: what :func:`draw` gives when all other ids are banned. A bad row gets ``ids[0]``.
+    """
+    return ids[_draw(logits, ids, params).tokens]
+
+
+def _draw(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawParams) -> Draws:
+    """Places drawn in ``logits`` [M, N]; ``ids`` [N] gives each place its noise (``None``: the place itself)."""
+    logits = logits.detach()
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.float()
+    if logits.device.type == "cpu" and (logits.shape[-1] >= WIDE or params.all_greedy):
+        places, bad = draw_host(logits.contiguous().numpy(), None if ids is None else ids.numpy(), params)
+        return Draws(torch.from_numpy(places), torch.from_numpy(bad))
+    return draw_together(logits, ids, params)
+
+
+def draw_together(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawParams) -> Draws:
+    """All rows at once, every id with its noise: the way of devices, and what every shortcut must agree with."""
+    peak = logits.amax(-1, keepdim=True)
+    bad = ~torch.isfinite(peak)
+    top = _first(logits == peak)
+    if not params.all_greedy:
+        sampled = ~(bad | params.greedy.unsqueeze(1))
+        drawn = _sample(logits.masked_fill(~sampled, 0.0), ids, params)
+        top = torch.where(sampled.squeeze(1), drawn, top)
+    return Draws(top.masked_fill(bad.squeeze(1), 0), bad.squeeze(1))
+
+
+def _sample(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawParams) -> torch.Tensor:
+    """Places [M] drawn by Gumbel noise among the permitted ones; rows that are greedy give a meaningless place."""
+    scaled = logits / params.temperature.masked_fill(params.greedy, 1.0).unsqueeze(1)
+    if params.any_filter:
+        scaled = scaled.masked_fill(~permitted(logits, scaled, params), -torch.inf)
+    if ids is None:
+        words = philox_range(params.seed, params.step, logits.shape[-1])
+    else:
+        words = philox(params.seed, params.step, ids)
+    score = scaled + gumbel(words)
+    return _first(score == score.amax(-1, keepdim=True))
+
+
+def _first(mask: torch.Tensor) -> torch.Tensor:
+    """First true place of each row of ``mask`` [M, N] (N - 1 if there is none): reductions promise no order of ties."""
+    last = mask.shape[-1] - 1
+    places = torch.arange(last + 1, device=mask.device)
+    return torch.where(mask, places, last).amin(-1)

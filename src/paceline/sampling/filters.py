@@ -1,0 +1,131 @@
+"""Which ids a sampled row may draw: top-k, top-p, min-p in that order (spec 13.1). Knows no noise and no greedy row.
+
+Ids are ordered by (logit descending, id ascending). Probabilities are whole multiples of 2**-33 of the largest one, so
+that sums over up to 2**20 ids are exact: no order of summation, batch size or device moves the edge of a top-p.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .noise import Array
+from .params import DrawParams
+
+_UNIT = 2.0**33
+#: Distances under the largest scaled logit, tried until what lies within holds what a filter asks for.
+_LADDER = tuple(math.log(2.0) * bits for bits in (4, 8, 12, 16, 20))
+
+
+@dataclass(frozen=True)
+class HostRow:
+    """One sampled row: ``logits`` [N], ``scaled`` = logits / temperature [N], ``peak`` = the largest scaled logit."""
+
+    logits: Array
+    scaled: Array
+    peak: float
+
+    @property
+    def rounding(self) -> float:
+        """Bound on what rounding can change in sums and differences of scaled logits that are near the peak."""
+        if math.isinf(self.peak):
+            return 0.0
+        return 4.0 * float(np.spacing(self.logits.dtype.type(abs(self.peak) + 64.0)))
+
+    def weights(self, ids: Array | slice) -> Array:
+        """Probabilities of ``ids`` relative to the largest one, in the type of the logits."""
+        scaled = self.scaled[ids]
+        if math.isinf(self.peak):
+            scaled = np.where(scaled == self.peak, scaled.dtype.type(0), scaled.dtype.type(-np.inf))
+        else:
+            scaled = scaled - scaled.dtype.type(self.peak)
+        weights: Array = np.exp(scaled)
+        return weights
+
+    def within(self, distance: float) -> Array:
+        """Places whose scaled logit is at most ``distance`` below the peak, ascending: a prefix of the order."""
+        return np.flatnonzero(self.scaled >= self.peak - distance)
+
+
+def survivors(row: HostRow, top_k: int, top_p: float, min_p: float) -> Array:
+    """Places in ``row`` that the filters leave, ascending, int64. Filters that are off: see :class:`DrawParams`."""
+    by_mass = 0 < top_p < 1
+    if 0 < top_k < row.logits.size:
+        ids = _first_k(row, top_k)
+        if by_mass:
+            units = _units(row.weights(ids))
+            ids = _shortest_prefix(row, ids, units, top_p * float(units.sum()))
+    elif by_mass:
+        ids = _smallest_mass(row, top_p)
+    else:
+        ids = row.within(1e-3 - math.log(min_p) + row.rounding) if min_p > 0 else np.arange(row.logits.size)
+    return ids[row.weights(ids) >= min_p] if min_p > 0 else ids
+
+
+def _first_k(row: HostRow, k: int) -> Array:
+    """The first ``k`` places in the order of the module, ascending."""
+    for distance in _LADDER:
+        ids = row.within(distance)
+        if ids.size >= k:
+            break
+    else:
+        ids = np.arange(row.logits.size)
+    surplus = ids.size - k
+    if not surplus:
+        return ids
+    logits = row.logits[ids]
+    least = np.partition(logits, surplus)[surplus]
+    above, ties = logits > least, np.flatnonzero(logits == least)
+    above[ties[: k - np.count_nonzero(above)]] = True
+    first: Array = ids[above]
+    return first
+
+
+def _smallest_mass(row: HostRow, top_p: float) -> Array:
+    units = _units(row.weights(slice(None)))
+    need = top_p * float(units.sum())
+    for distance in _LADDER:
+        ids = row.within(distance)
+        if units[ids].sum() >= need:
+            break
+    else:
+        ids = np.arange(row.logits.size)
+    return _shortest_prefix(row, ids, units[ids], need)
+
+
+def _shortest_prefix(row: HostRow, ids: Array, units: Array, need: float) -> Array:
+    """Of ``ids``, a prefix of the order, those before which less than ``need`` units lie."""
+    order = np.argsort(-row.logits[ids], kind="stable")
+    sorted_units = units[order]
+    before = np.cumsum(sorted_units) - sorted_units
+    kept: Array = np.sort(ids[order[before < need]])
+    return kept
+
+
+def _units(weights: Array) -> Array:
+    units: Array = np.rint(weights * weights.dtype.type(_UNIT)).astype(np.float64)
+    return units
+
+
+def permitted(logits: torch.Tensor, scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
+    """The same for all rows at once, on any device: bool [M, N] for ``logits`` and ``scaled`` [M, N] without NaN."""
+    peak = scaled.amax(-1, keepdim=True)
+    weights = exp(torch.where(scaled == peak, 0.0, scaled - peak))
+    order = torch.argsort(logits, dim=-1, descending=True, stable=True)
+    top_k = torch.where(params.top_k > 0, params.top_k, logits.shape[-1]).unsqueeze(1)
+    within_k = torch.arange(logits.shape[-1], device=logits.device) < top_k
+    units = torch.round(weights * _UNIT).double().gather(-1, order) * within_k
+    total = units.cumsum(-1)
+    top_p = params.top_p.unsqueeze(1)
+    need = top_p.double() * total[:, -1:]
+    within_p = (total - units < need) | (top_p <= 0) | (top_p >= 1)
+    keep = torch.zeros_like(within_p).scatter(-1, order, within_k & within_p)
+    return keep & (weights >= params.min_p.unsqueeze(1))
+
+
+def exp(values: torch.Tensor) -> torch.Tensor:
+    """Elementwise exponential; on the CPU the one that :class:`HostRow` uses."""
+    return torch.from_numpy(np.exp(values.numpy())) if values.device.type == "cpu" else torch.exp(values)

@@ -1,0 +1,127 @@
+"""Draws on the CPU, one row at a time, with noise only for ids that can win (spec 13.5). Same tokens as together.
+
+Knows no tensor: logits are arrays, and what a row gets never depends on the rows beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.request import GREEDY_TEMPERATURE
+from .filters import HostRow, survivors
+from .noise import (
+    LEAST_GUMBEL,
+    MOST_GUMBEL,
+    Array,
+    host_block_words,
+    host_exponential,
+    host_gumbel,
+    host_words,
+)
+from .params import DrawParams
+
+#: Room for rounding when ids are sorted out by approximate scores, beside that of the scaled logits themselves.
+_SLACK = 1e-4
+#: Scaled logits beyond this are rounded too coarsely for that.
+_COARSE = 1e5
+#: With so few ids nothing is sorted out.
+_EXACT = 64
+
+
+@dataclass(frozen=True)
+class _Columns:
+    temperature: list[float]
+    top_k: list[int]
+    top_p: list[float]
+    min_p: list[float]
+    seed: list[int]
+    step: list[int]
+
+
+def draw_host(logits: Array, ids: Array | None, params: DrawParams) -> tuple[Array, Array]:
+    """Places [M] drawn in ``logits`` [M, N] and which rows are bad [M]; ``ids`` [N] int64: the places' full ids."""
+    places = logits.argmax(1)  # the first of equal values, and NaN before all others
+    bad = ~np.isfinite(logits[np.arange(len(places)), places])
+    places[bad] = 0
+    if params.all_greedy:
+        return places, bad
+    columns = _Columns(*(getattr(params, name).tolist() for name in _Columns.__dataclass_fields__))
+    filtered: list[tuple[int, HostRow, Array]] = []
+    for m, temperature in enumerate(columns.temperature):
+        top_k, top_p, min_p = columns.top_k[m], columns.top_p[m], columns.min_p[m]
+        if temperature <= GREEDY_TEMPERATURE or bad[m] or top_k == 1:
+            continue
+        row = _row(logits[m], temperature, places[m])
+        if 0 < top_k < row.logits.size or 0 < top_p < 1 or min_p > 0:
+            filtered.append((m, row, survivors(row, top_k, top_p, min_p)))
+        elif ids is None:
+            places[m] = _draw_any(row, columns.seed[m], columns.step[m])
+        else:
+            filtered.append((m, row, np.flatnonzero(_near(row, row.scaled))))
+    _draw_among(places, filtered, ids, columns)
+    return places, bad
+
+
+def _row(logits: Array, temperature: float, top: int) -> HostRow:
+    with np.errstate(over="ignore"):
+        scaled = logits / logits.dtype.type(temperature)
+    return HostRow(logits, scaled, float(scaled[top]))
+
+
+def _near(row: HostRow, scaled: Array) -> Array:
+    """Mask of ``scaled``: high enough to win with the best noise against the largest one with the worst."""
+    mask: Array = scaled >= row.peak - (MOST_GUMBEL - LEAST_GUMBEL) - row.rounding
+    return mask
+
+
+def _draw_among(places: Array, rows: list[tuple[int, HostRow, Array]], ids: Array | None, columns: _Columns) -> None:
+    """Set ``places[m]`` for each (m, row, candidates ascending); one call makes the words of all."""
+    if not rows:
+        return
+    counts = [candidates.size for _, _, candidates in rows]
+    chosen = np.concatenate([candidates for _, _, candidates in rows])
+    seeds = np.repeat(np.array([columns.seed[m] for m, _, _ in rows], np.int64), counts)
+    steps = np.repeat(np.array([columns.step[m] for m, _, _ in rows], np.int64), counts)
+    words = host_words(seeds, steps, chosen if ids is None else ids[chosen])
+    start = 0
+    for m, row, candidates in rows:
+        stop = start + candidates.size
+        places[m] = candidates[_race(row, row.scaled[candidates], words[start:stop])]
+        start = stop
+
+
+def _draw_any(row: HostRow, seed: int, step: int) -> int:
+    """Draw among all ids. Words come four at a time, and only for blocks of ids in which one can win."""
+    scaled = row.scaled
+    if scaled.size % 4:
+        scaled = np.append(scaled, np.full(-scaled.size % 4, -np.inf, scaled.dtype))
+    blocks = np.flatnonzero(_near(row, scaled).view(np.uint32))  # one word is the mask of a block
+    if blocks.size < scaled.size // 4:
+        scaled = np.take(scaled.reshape(-1, 4), blocks, axis=0).reshape(-1)
+    words = host_block_words(seed, step, blocks.astype(np.uint64)).reshape(-1)
+    place = _race(row, scaled, words)
+    return int(blocks[place // 4]) * 4 + place % 4
+
+
+def _race(row: HostRow, scaled: Array, words: Array) -> int:
+    """First place of the largest ``scaled + noise``; logarithms are computed only where they can matter.
+
+    The winner has about the least ``E / weight``. As ``u <= E``, no id whose ``u / weight`` is clearly above the
+    ``E / weight`` of some other id can win.
+    """
+    if scaled.size <= _EXACT or abs(row.peak) > _COARSE:
+        return int((scaled + host_gumbel(words)).argmax())
+    with np.errstate(divide="ignore", over="ignore"):
+        race = words.astype(np.float32)
+        race += np.float32(0.5)
+        race /= np.exp(scaled - scaled.dtype.type(row.peak), dtype=np.float32)
+    best = int(race.argmin())
+    exponential = float(host_exponential(words[best : best + 1])[0])
+    ahead = float(scaled[best]) - row.peak
+    bound = exponential * 2.0**32 * math.exp(row.rounding + _SLACK - ahead)
+    places = np.flatnonzero(race <= bound)
+    scores = scaled[places] + host_gumbel(words[places])
+    return int(places[scores.argmax()])

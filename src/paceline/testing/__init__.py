@@ -1,0 +1,1 @@
+"""Public kit for drafter and model authors: tiny models, scripted drafters, the plain reference loop, conformance."""

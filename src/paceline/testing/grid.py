@@ -1,0 +1,145 @@
+"""The equality grid: drafters, sampling, batches with joins and leaves, chunk sizes, depths, round orders, families.
+
+Every cell runs a real engine in float64 and compares each stream, finish reason and count with the plain loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..draft.base import DraftProvider
+from .collect import Collector
+from .drafters import AdversarialDrafter, EmptyDrafter, OracleDrafter, RaggedDrafter, ScriptedDrafter
+from .harness import Job, Setup, compare, leftovers, open_engine, run_jobs
+from .models import tiny_model
+from .reference import PlainDecoder, reference
+from .toy import ToyTarget
+from .watch import WatchedDrafter
+from .workload import SAMPLINGS, script_for, workload
+
+#: Factor -> its values; chunk 512 takes every prompt whole.
+FACTORS: Mapping[str, Sequence[Any]] = {
+    "family": ("llama", "qwen3"),
+    "drafter": ("none", "ngram", "scripted", "oracle", "adversarial", "ragged", "empty"),
+    "batch": (1, 3, 8),
+    "depth": tuple(range(9)),
+    "sampling": tuple(SAMPLINGS),
+    "chunk": (1, 7, 64, 512),
+    "device_round": (True, False),
+}
+
+_ACCEPTS = (8, 0, 2, 1, 3)
+_MUST_DRAFT = frozenset({"scripted", "oracle", "adversarial", "ragged"})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the factors. ``family`` "toy" is :class:`ToyTarget`."""
+
+    family: str
+    drafter: str
+    batch: int
+    depth: int
+    sampling: str
+    chunk: int
+    device_round: bool
+
+    def __str__(self) -> str:
+        order = "device" if self.device_round else "host"
+        sizes = f"batch{self.batch}-depth{self.depth}-chunk{self.chunk}"
+        return f"{self.family}-{self.drafter}-{self.sampling}-{sizes}-{order}"
+
+
+@dataclass
+class CellResult:
+    """What a cell found. ``problems`` is empty if every promise held."""
+
+    cell: Cell
+    problems: list[str] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        verdict = "ok" if not self.problems else "; ".join(self.problems)
+        return f"{self.cell}: {verdict} ({self.accepted}/{self.drafted} accepted, {self.seconds:.2f} s)"
+
+
+@functools.cache
+def target_of(family: str) -> tuple[Any, PlainDecoder]:
+    """The float64 target of a family and its plain decoder, loaded once per process."""
+    if family == "toy":
+        toy = ToyTarget()
+        return toy, toy.decoder()
+    from ..models.artifact import open_artifact
+    from ..models.binding import load_target
+
+    path = tiny_model(family)
+    return load_target(open_artifact(str(path)), "float64", "cpu", None), reference(path)
+
+
+def run_cell(cell: Cell) -> CellResult:
+    """Run one cell."""
+    _, decoder = target_of(cell.family)
+    jobs = workload(cell.batch, cell.sampling, decoder)
+    return run_with(cell, make_drafter(cell, decoder, jobs), jobs)
+
+
+def run_with(cell: Cell, drafter: DraftProvider | None, jobs: Sequence[Job]) -> CellResult:
+    """Run ``jobs`` in the cell's engine with ``drafter``; ``None`` takes the registry's of the cell's name."""
+    target, decoder = target_of(cell.family)
+    watched = None if drafter is None else WatchedDrafter(drafter)
+    method = cell.drafter if drafter is None else "none"
+    setup = Setup(cell.batch, cell.chunk, cell.depth, cell.device_round, method=method)
+    result = CellResult(cell)
+    start = time.perf_counter()
+    with open_engine(target, decoder.eos_ids, setup, watched) as engine:
+        served = run_jobs(engine, jobs)
+        result.problems += compare(jobs, decoder, served) + leftovers(engine)
+        failures = engine.stats().drafter_failures
+    result.seconds = time.perf_counter() - start
+    if watched is not None:
+        result.problems += watched.problems
+    if failures:
+        result.problems.append(f"{failures} drafter failures")
+    _count(result, served)
+    return result
+
+
+def make_drafter(cell: Cell, decoder: PlainDecoder, jobs: Sequence[Job]) -> DraftProvider | None:
+    """The test drafter that the cell names; ``None`` for one of the registry."""
+    if cell.drafter == "scripted":
+        return ScriptedDrafter({job.prompt: _script(cell, decoder, job) for job in jobs})
+    makers: dict[str, Any] = {
+        "oracle": lambda: OracleDrafter(decoder.recorded),
+        "adversarial": lambda: AdversarialDrafter(decoder.recorded),
+        "ragged": lambda: RaggedDrafter(decoder.recorded),
+        "empty": EmptyDrafter,
+    }
+    maker = makers.get(cell.drafter)
+    return None if maker is None else maker()
+
+
+def _script(cell: Cell, decoder: PlainDecoder, job: Job) -> list[list[int]]:
+    cap = cell.depth if job.params.num_draft_tokens is None else min(cell.depth, job.params.num_draft_tokens)
+    return script_for(decoder.run(job.prompt, job.params), cap, _ACCEPTS, decoder.vocab_size)
+
+
+def _count(result: CellResult, served: Mapping[str, Collector]) -> None:
+    """Add up the statistics, and see that the drafter really ran, or really did not."""
+    cell, problems = result.cell, result.problems
+    result.drafted = sum(got.spec.drafted for got in served.values())
+    result.accepted = sum(got.spec.accepted for got in served.values())
+    result.tokens = sum(len(got.tokens) for got in served.values())
+    if cell.drafter in ("none", "empty") or cell.depth == 0:
+        if result.drafted:
+            problems.append(f"{result.drafted} tokens were drafted where none should be")
+    elif cell.drafter in _MUST_DRAFT and not result.drafted:
+        problems.append("nothing was drafted")
+    if cell.drafter == "oracle" and result.accepted < result.drafted - len(served):
+        problems.append(f"only {result.accepted} of the oracle's {result.drafted} proposals were accepted")
