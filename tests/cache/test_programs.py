@@ -237,9 +237,8 @@ _FAULTS: list[Any] = [
 
 def _fault_name(parts: Parts) -> str:
     sound = Parts()
-    return next(
-        getattr(parts, name).__name__ for name in vars(sound) if getattr(parts, name) is not getattr(sound, name)
-    )
+    changed = next(name for name in vars(sound) if getattr(parts, name) is not getattr(sound, name))
+    return str(getattr(parts, changed).__name__)
 
 
 @pytest.mark.parametrize("fault", _FAULTS, ids=_fault_name)

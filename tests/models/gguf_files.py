@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 F32, Q4_1, Q8_0 = 0, 3, 8
-ALIGNMENT = 32
 
 
 @dataclass
@@ -41,13 +40,13 @@ class GGUFLayout:
         tensor_count, metadata_count = self.counts or (len(self.tensors), len(self.metadata))
         header = b"GGUF" + struct.pack("<IQQ", self.version, tensor_count, metadata_count)
         header += b"".join(_string(key) + _value(value) for key, value in self.metadata.items())
-        data = b""
+        data, alignment = b"", self.metadata.get("general.alignment", 32)
         for name, tensor in self.tensors.items():
             offset = len(data) if tensor.offset is None else tensor.offset
             dims = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape[::-1])
             header += _string(name) + dims + struct.pack("<IQ", tensor.kind, offset)
-            data += _padded(tensor.raw)
-        return _padded(header) + data
+            data += _padded(tensor.raw, alignment)
+        return _padded(header, alignment) + data
 
 
 def floats(values: np.ndarray) -> Stored:
@@ -55,8 +54,8 @@ def floats(values: np.ndarray) -> Stored:
     return Stored(values.shape, F32, np.ascontiguousarray(values, dtype="<f4").tobytes())
 
 
-def _padded(raw: bytes) -> bytes:
-    return raw + bytes(-len(raw) % ALIGNMENT)
+def _padded(raw: bytes, alignment: int) -> bytes:
+    return raw + bytes(-len(raw) % alignment)
 
 
 def _string(text: str) -> bytes:

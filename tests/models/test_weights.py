@@ -217,7 +217,7 @@ def test_checkpoints_are_read_as_weights_only(tmp_path: Path, monkeypatch: pytes
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     weights = open_weights(tmp_path)
     assert all(torch.equal(weights.get(name), tensor) for name, tensor in TENSORS.items())
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Planted()}))
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Planted()}, protocol=2))
     with pytest.raises(ModelError, match=r"pytorch_model\.bin"):
         open_weights(tmp_path)
     assert not (tmp_path / "planted").exists()

@@ -98,10 +98,11 @@ class RowTables(RowColumns):
 
     # -- taking and giving back blocks ------------------------------------------------------------------------
 
-    def reserve(self, index: int, upto: int, skip: Mapping[str, int] | None = None) -> None:
+    def reserve(self, index: int, upto: int, skip: Mapping[str, int] | None = None, *, sliding: bool = True) -> None:
         """Take blocks for all positions below ``upto`` that have none yet, in every group.
 
-        ``skip``: for a row without blocks, how many leading blocks per (sliding) group to leave scratch. Raises
+        ``skip``: for a row without blocks, how many leading blocks per (sliding) group to leave scratch.
+        ``sliding=False`` leaves sliding groups as they are: they take blocks step by step. Raises
         :class:`OutOfBlocks`, leaving the row as it was.
         """
         self._require(index)
@@ -112,7 +113,7 @@ class RowTables(RowColumns):
         try:
             for name, table in self._tables.items():
                 before = len(table.blocks[index])
-                if before < count:
+                if before < count and (sliding or table.spec.window is None):
                     table.grow(index, count, skip.get(name, 0) if skip else 0)
                     grown.append((table, before))
         except OutOfBlocks:
@@ -136,6 +137,11 @@ class RowTables(RowColumns):
         count = blocks_spanning(length, self.block_size)
         for table in self._tables.values():
             table.shrink(index, count)
+
+    @property
+    def largest_window(self) -> int | None:
+        """The widest window of the sliding groups; ``None`` if there are none."""
+        return max((group.window for group in self.groups if group.window is not None), default=None)
 
     def free_behind(self, index: int, length: int, keep: int) -> None:
         """Release the blocks of sliding groups that lie wholly before ``length - keep``; scratch takes their place.
@@ -163,6 +169,7 @@ class RowTables(RowColumns):
 
     def release_index(self, index: int) -> None:
         """Give the index back; the row must hold no blocks. See :meth:`RowColumns.release_index`."""
+        self._require(index)
         for table in self._tables.values():
             if table.blocks[index]:
                 raise IntegrityError(f"row index {index} is given back while it holds {table.spec.name} blocks")

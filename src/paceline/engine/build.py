@@ -95,6 +95,7 @@ def assemble(
         tables=tables,
         cache=NoCache(),
         prefill_chunk=limits.chunk,
+        depth=drafting.depth,
         device_round=not device.startswith("cpu") if on_device is None else on_device,
     )
     stats = EngineStats()
@@ -107,7 +108,7 @@ def assemble(
     door = Door(
         vocab_size=target.vocab_size,
         max_model_len=max_model_len,
-        pool_tokens=(min(plan.num_blocks.values()) - 1) * config.cache.block_size,
+        pool_tokens=plan.pool_tokens(config.cache.block_size),
         eos_ids=eos_ids,
         depth=drafting.depth,
         seed=config.runtime.seed,

@@ -19,8 +19,6 @@ from ..core.stats import EngineStats
 from .consumer import Submission
 from .detokenize import TokenDecoder
 
-#: One prompt: text, or token ids.
-PromptLike: TypeAlias = str | Sequence[int]
 #: One chat message: ``{"role": ..., "content": ...}``.
 Message: TypeAlias = Mapping[str, Any]
 
@@ -53,9 +51,14 @@ class Prompt:
     ids: tuple[int, ...]
 
 
+#: What callers may give as one prompt: text, token ids, or what ``encode`` made of either.
+PromptLike: TypeAlias = str | Sequence[int] | Prompt
+
+
 @dataclass(frozen=True)
 class ChatOptions:
-    """How messages become a prompt: see :meth:`paceline.LLM.chat`."""
+    """How messages become a prompt: ``template`` (``None`` = the model's), whether the assistant's turn is opened, and
+    what else the template is given."""
 
     template: str | None = None
     add_generation_prompt: bool = True
@@ -73,6 +76,8 @@ class Frontend:
 
     def encode(self, prompt: PromptLike, name: str = "prompt") -> Prompt:
         """Text as the tokenizer encodes it (BOS added if the model has one), ids as they are."""
+        if isinstance(prompt, Prompt):
+            return prompt
         if isinstance(prompt, str):
             ids = tuple(self._tokenizer(name).encode(prompt))
             text: str | None = prompt
@@ -123,7 +128,7 @@ class Frontend:
 
 def prompt_list(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:
     """One prompt or many, as a list. A flat list of integers is one prompt."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | Prompt):
         return [prompts]
     if not len(prompts):
         raise RequestError("prompts", "is empty; give at least one prompt")

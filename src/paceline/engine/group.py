@@ -162,6 +162,7 @@ class SpeculativeGroup:
     def _reserve(self, rows: Sequence[Row], depths: Sequence[int]) -> bool:
         try:
             for row, depth in zip(rows, depths, strict=True):
+                self.parts.free_behind_window(row, row.length)
                 self.parts.tables.reserve(row.index, min(row.length + 1 + depth, row.position_limit))
         except OutOfBlocks:
             return False
@@ -230,15 +231,11 @@ class SpeculativeGroup:
     def publish_prefix(self, state: RowState, tokens: Sequence[int]) -> None:
         """Hand a prefix to the cache with references to its blocks; a failed publication is contained (spec 14.9)."""
         row, tables = state.row, self.parts.tables
-        blocks = {group: tuple(tables.blocks(row.index, group)) for group in tables.pools}
-        retained: list[str] = []
+        blocks = tables.share(row.index, len(tokens))
         try:
-            for group, ids in blocks.items():
-                tables.pools[group].retain(ids)
-                retained.append(group)
             self.parts.cache.publish(
                 row.request, row.request.namespace or "", tokens, CachedPrefix(len(tokens), blocks)
             )
         except Exception as error:
+            tables.unshare(blocks)
             _LOG.warning("publishing a prefix of request %s failed: %r", row.request.id, error)
-            release_all([partial(tables.pools[group].release, blocks[group]) for group in retained])

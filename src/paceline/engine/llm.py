@@ -132,23 +132,21 @@ class LLM:
         params = self._frontend.default_params() if sampling_params is None else sampling_params
         return self._run(encoded, params_list(params, len(encoded)), progress)
 
+    def encode(self, prompt: PromptLike) -> Prompt:
+        """A prompt as ids, ready for :meth:`stream` or :meth:`generate`."""
+        return self._frontend.encode(prompt)
+
+    def encode_chat(self, messages: Sequence[Message], options: ChatOptions = ChatOptions()) -> Prompt:
+        """A conversation as ids through the chat template, ready for :meth:`stream` or :meth:`generate`."""
+        return self._frontend.encode_chat(messages, options)
+
     def stream(self, prompt: PromptLike, sampling_params: SamplingParams | None = None) -> Iterator[StreamDelta]:
         """Complete one prompt piece by piece; the last delta carries the result. Leaving the loop aborts it."""
-        return self._stream(self._frontend.encode(prompt), sampling_params or SamplingParams())
-
-    def chat_stream(
-        self,
-        messages: Sequence[Message],
-        sampling_params: SamplingParams | None = None,
-        *,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-    ) -> Iterator[StreamDelta]:
-        """As :meth:`stream`, for one conversation."""
-        options = ChatOptions(chat_template, add_generation_prompt, chat_template_kwargs)
-        prompt = self._frontend.encode_chat(messages, options)
-        return self._stream(prompt, sampling_params or self._frontend.default_params())
+        deltas: queue.SimpleQueue[StreamDelta] = queue.SimpleQueue()
+        ready, params = self._frontend.encode(prompt), sampling_params or SamplingParams()
+        submission = self._frontend.submission(ready, params)
+        self.engine.add_request(ready.ids, params, StreamConsumer(submission, deltas.put), submission.request_id)
+        return self._deltas(deltas, submission.request_id)
 
     def close(self) -> None:
         """Stop the engine; requests in flight end with :class:`paceline.EngineClosed`. May be called twice."""
@@ -164,12 +162,6 @@ class LLM:
         batch = _Batch(self.engine, self._frontend)
         with _bar(len(prompts)) if progress else nullcontext(None) as advance:
             return batch.run(list(zip(prompts, params, strict=True)), advance)
-
-    def _stream(self, prompt: Prompt, params: SamplingParams) -> Iterator[StreamDelta]:
-        deltas: queue.SimpleQueue[StreamDelta] = queue.SimpleQueue()
-        submission = self._frontend.submission(prompt, params)
-        self.engine.add_request(prompt.ids, params, StreamConsumer(submission, deltas.put), submission.request_id)
-        return self._deltas(deltas, submission.request_id)
 
     def _deltas(self, deltas: queue.SimpleQueue[StreamDelta], request_id: str) -> Iterator[StreamDelta]:
         ended = False

@@ -14,6 +14,7 @@ class TargetJoin:
     def __init__(self, parts: EngineParts, row: Row, window: int) -> None:
         self._parts = parts
         self._row = row
+        parts.free_behind_window(row, row.length)
         parts.tables.reserve(row.index, min(row.length + window, row.position_limit))
 
     def commit(self) -> None:

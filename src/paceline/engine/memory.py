@@ -62,6 +62,10 @@ class MemoryPlan:
     def total(self) -> int:
         return self.base + self.weights + self.kv_cache + self.transient
 
+    def pool_tokens(self, block_size: int) -> int:
+        """The longest sequence the pool can hold when a row has it to itself: whole blocks, scratch not counted."""
+        return -(-self.kv_tokens // block_size) * block_size
+
     def as_dict(self) -> dict[str, object]:
         return {**asdict(self), "total": self.total}
 
@@ -105,8 +109,9 @@ def _blocks(group: BlockGroupSpec, tokens: int, limits: Limits, block_size: int,
     """Blocks of one group's pool. A sliding group never holds more than its window and one forward per row."""
     whole = -(-tokens // block_size)
     if group.window is not None:
-        per_row = -(-(group.window + max(limits.chunk, depth + 1)) // block_size) + 2
-        whole = min(whole, limits.rows * per_row)
+        # a span that starts inside a block touches one block more; one more is taken before the oldest is freed
+        per_row = group.blocks_for(tokens, block_size, group.window + max(limits.chunk, depth + 1)) + 1
+        whole = min(whole + 2 * limits.rows, limits.rows * per_row)
     return whole + 1
 
 

@@ -67,7 +67,7 @@ def restore_state(parts: EngineParts, preempted: PreemptedRow) -> None:
     try:
         if preempted.snapshot is not None and tables.store is not None:
             restore_snapshot(tables, tables.store, index, preempted.snapshot)
-        tables.reserve(index, preempted.blocks_wanted)
+        tables.reserve(index, preempted.blocks_wanted, sliding=preempted.snapshot is not None)
     except BaseException:
         release_all([lambda: tables.release(index), lambda: tables.release_index(index)])
         raise

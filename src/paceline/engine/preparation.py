@@ -109,7 +109,7 @@ class Preparation:
             if keeps:
                 span = span.kept(row.prompt_tokens, request.checkpoint_at)
             row.drafting = request.draft_cap > 0
-            tables.reserve(index, self._group.first_blocks(row))
+            tables.reserve(index, self._group.first_blocks(row), sliding=False)
             tables.write_row(row)
             if row.drafting:
                 self._group.drafter.open_row(row, None)
@@ -128,6 +128,9 @@ class Preparation:
     def forward(self, work: Sequence[tuple[PrefillEntry, PrefillStep]]) -> ForwardResult:
         """One target forward over the packed steps; the drafter consumes the same chunk (spec 4.11)."""
         rows = [entry.row for entry, _ in work]
+        for entry, step in work:
+            self._parts.free_behind_window(entry.row, step.start)
+            self._parts.tables.reserve(entry.row.index, step.end)
         batch = self._parts.tables.forward_batch(
             indices_of(rows),
             [entry.row.tokens[step.start : step.end] for entry, step in work],

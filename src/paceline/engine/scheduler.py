@@ -189,7 +189,7 @@ class Scheduler:
         if not tables.free_indices:
             return False
         alone = not self.num_running
-        for group, blocks in tables.blocks_for(positions).items():
+        for group, blocks in tables.blocks_for(positions, self._parts.span).items():
             pool = tables.pools[group]
             spare = 0 if alone else int(WATERMARK * pool.num_blocks)
             if pool.free_blocks < blocks + spare:

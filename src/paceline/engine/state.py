@@ -46,7 +46,20 @@ class EngineParts:
     tables: RowTables
     cache: CacheService
     prefill_chunk: int
+    depth: int
     device_round: bool = True
+
+    @property
+    def span(self) -> int | None:
+        """Most positions that a sliding group holds of one row: its window and one forward; ``None`` without any."""
+        window = self.tables.largest_window
+        return None if window is None else window + max(self.prefill_chunk, self.depth + 1)
+
+    def free_behind_window(self, row: Row, length: int) -> None:
+        """Give back what no query at ``length`` or later can see."""
+        window = self.tables.largest_window
+        if window is not None:
+            self.tables.free_behind(row.index, length, window)
 
 
 def indices_of(rows: Sequence[Row]) -> list[int]:

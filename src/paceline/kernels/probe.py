@@ -22,7 +22,9 @@ class Invariance:
     wide: bool
 
 
-def row_invariance(call: Callable[[torch.Tensor], torch.Tensor], width: int, dtype: torch.dtype, work: int) -> Invariance:
+def row_invariance(
+    call: Callable[[torch.Tensor], torch.Tensor], width: int, dtype: torch.dtype, work: int
+) -> Invariance:
     """Compare the first rows of ``call(x)`` over several row counts of ``x`` [rows, width].
 
     ``work``: multiply-adds per row; wide calls of expensive operations are compared with fewer row counts.

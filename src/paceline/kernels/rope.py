@@ -88,9 +88,10 @@ def _mscale(stretch: float, weight: float) -> float:
 def _angles(config: RopeConfig, length: int) -> torch.Tensor:
     """[length, dim / 2] float32."""
     positions = torch.arange(length, dtype=torch.float32)
+    angles = positions.unsqueeze(1) * _frequencies(config, length)
     if config.kind == "dynamic" and length > config.max_len:
-        return _dynamic_angles(config, positions)
-    return positions.unsqueeze(1) * _frequencies(config, length)
+        angles[config.max_len :] = _dynamic_angles(config, positions[config.max_len :])
+    return angles
 
 
 def _frequencies(config: RopeConfig, length: int) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""Target models: artifacts, weights, tokenizer, decoder graphs, binding. Knows nothing of rounds or requests."""
+"""Target models: artifacts, configuration, the dense decoder graph, taps and the binding the engine uses."""

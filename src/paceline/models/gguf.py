@@ -74,6 +74,8 @@ class GGUFFile:
                     f"is cut short or damaged: tensor {tensor.name!r} ends at byte {tensor.offset + tensor.nbytes} "
                     f"of the data, the file holds {available}; download the file again",
                 )
+            if not tensor.nbytes:
+                continue
             if tensor.offset < end:
                 raise ModelError(str(self.path), f"is damaged: tensor {tensor.name!r} overlaps tensor {before!r}")
             end, before = tensor.offset + tensor.nbytes, tensor.name
@@ -88,7 +90,10 @@ class GGUFFile:
         raw = np.frombuffer(self._data, dtype=np.uint8, count=tensor.nbytes, offset=start)
         storage = BLOCK_FORMATS[tensor.kind].torch_dtype
         if storage is not None:
-            return torch.from_numpy(raw.copy()).view(getattr(torch, storage)).reshape(tensor.shape)
+            dtype: torch.dtype = getattr(torch, storage)
+            if not tensor.nbytes:
+                return torch.empty(tensor.shape, dtype=dtype)
+            return torch.from_numpy(raw.copy()).view(dtype).reshape(tensor.shape)
         return torch.from_numpy(dequantise(raw, tensor.kind)).reshape(tensor.shape)
 
 

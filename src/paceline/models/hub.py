@@ -238,12 +238,15 @@ def _download(request: _Request, commit: str, files: list[Any]) -> Path:
         "token": env.hub_token(),
         "etag_timeout": max(request.timeout, 1.0),
     }
+    name = request.revision or "main"
+    known = _cached(request.repo, name, request.options)
+    if not missing and known is not None and known.commit == commit:
+        return known.path
     with _explained(request.repo), _progress(request, missing):
         for item in missing:
             path = Path(hf_hub_download(request.repo, item.rfilename, revision=commit, **arguments))
             _verify(item, path)
         # By name once more: this records which commit the name stands for, so that it is found offline.
-        name = request.revision or "main"
         return Path(hf_hub_download(request.repo, "config.json", revision=name, **arguments)).parent.parent / commit
 
 

@@ -31,8 +31,9 @@ def philox(seed: torch.Tensor, step: torch.Tensor, ids: torch.Tensor, domain: in
 
     ``ids``: int64 [K] for all rows, or [M, K]. ``seed`` holds the 64 bits of the seed in two's complement.
     """
-    blocks = torch.atleast_2d(ids) >> 2
-    lanes = (torch.atleast_2d(ids) & 3).expand(seed.shape[0], -1)
+    rows = ids if ids.dim() == 2 else ids.unsqueeze(0)
+    blocks = rows >> 2
+    lanes = (rows & 3).expand(seed.shape[0], -1)
     words = torch.stack(_keyed(seed, step, blocks, domain), dim=-1)
     return words.gather(-1, lanes.unsqueeze(-1)).squeeze(-1)
 

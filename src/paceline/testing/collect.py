@@ -40,7 +40,7 @@ class Collector:
 
     ``watch(count)`` is called on the engine thread after each burst with the number of tokens taken so far, and at the
     end with :data:`ENDED`. After the end: ``finished``, ``generated`` and ``spec`` as the engine reported them;
-    ``problems`` lists broken promises.
+    ``indices`` are the row indices it was seen with, ``problems`` lists broken promises.
     """
 
     behaviour: Behaviour = field(default_factory=Behaviour)
@@ -84,8 +84,6 @@ class Collector:
         if row is not None:
             self.generated = row.generated
             self.spec = copy.deepcopy(row.spec)
-        if len(self.indices) > 1:
-            self.problems.append(f"the row moved between indices {sorted(self.indices)}")
         if self.watch is not None:
             self.watch(ENDED)
         self._ended.set()

@@ -6,7 +6,7 @@ Jobs may join while others decode and leave early (a consumer stops, raises, abo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from ..core.request import SamplingParams
 from ..draft.base import DraftProvider
 from ..engine.build import assemble
 from ..engine.engine import Engine
+from ..engine.scheduler import Scheduler
 from .collect import Behaviour, Collector
 from .reference import PlainDecoder, PlainRun
 
@@ -157,6 +158,25 @@ def _first_difference(expected: Sequence[int], got: Sequence[int]) -> str:
         if a != b:
             return f"at {place}: {b} instead of {a}, {len(got)} tokens of {len(expected)}"
     return f"in number: {len(got)} instead of {len(expected)}"
+
+
+def watch_steps(engine: Engine, check: Callable[[Scheduler], None]) -> list[str]:
+    """Call ``check`` on the engine thread after every turn of the scheduler; what it asserts goes into the result.
+
+    Call it before the first request. The list fills while the engine works.
+    """
+    scheduler = engine._scheduler
+    original, found = scheduler.step, []
+
+    def step() -> None:
+        original()
+        try:
+            check(scheduler)
+        except AssertionError as error:
+            found.append(str(error) or repr(error))
+
+    scheduler.step = step  # type: ignore[method-assign]
+    return found
 
 
 def compare(jobs: Sequence[Job], decoder: PlainDecoder, served: Mapping[str, Collector]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -211,7 +210,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(content[:cut])
         self.wfile.flush()
-        time.sleep(0.05)  # lets the client take what was sent before the connection breaks
         self.close_connection = True
 
     def _send_json(self, value: Any) -> None:

@@ -1,0 +1,111 @@
+"""Prompt lookup: find the newest tokens earlier in the text and propose what followed there. Knows only token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.errors import ConfigError
+from ..artifact import LoadedDraft, LoadRequest
+from ..base import Constraints, DraftRows, DrawPort, TargetView, TokenDrafter
+
+DEFAULT_TOKENS, MOST_TOKENS = 6, 64
+DEFAULT_MAX, DEFAULT_MIN, WIDEST = 3, 1, 32
+
+
+class NgramIndex:
+    """Where each n-gram of a growing text occurs, for several n: the place of the token after it."""
+
+    def __init__(self, sizes: Sequence[int], latest: bool) -> None:
+        self._places: dict[int, dict[tuple[int, ...], int]] = {n: {} for n in sizes}
+        self._latest = latest
+        self._done = 0
+        self._newest = -1
+
+    def update(self, tokens: Sequence[int]) -> None:
+        """Add the n-grams that some token of ``tokens`` follows; starts over if the text is not the one known."""
+        end = len(tokens) - 1
+        if end < self._done or (self._done and tokens[self._done - 1] != self._newest):
+            for places in self._places.values():
+                places.clear()
+            self._done = 0
+        if end <= self._done:
+            return
+        for n, places in self._places.items():
+            first = max(self._done, n - 1)
+            grams = zip(*(tokens[first + 1 - n + j : end + 1 - n + j] for j in range(n)), strict=True)
+            found = zip(grams, range(first + 1, end + 1), strict=False)
+            if self._latest:
+                places.update(found)
+            else:
+                for gram, place in found:
+                    places.setdefault(gram, place)
+        self._done = end
+        self._newest = tokens[end - 1]
+
+    def find(self, tokens: Sequence[int]) -> int | None:
+        """Place in ``tokens`` of what followed the longest known n-gram that ends the text."""
+        for n, places in self._places.items():
+            if n < len(tokens):
+                place = places.get(tuple(tokens[len(tokens) - n :]))
+                if place is not None:
+                    return place
+        return None
+
+
+class NgramDrafter(TokenDrafter):
+    """Looks up the last ``window_max`` down to ``window_min`` tokens, longest first.
+
+    The leftmost occurrence is used, or the ``latest`` one. An id of ``eos_ids`` ends a proposal and is not part of it.
+    """
+
+    id = "ngram"
+
+    def __init__(
+        self,
+        window_max: int = DEFAULT_MAX,
+        window_min: int = DEFAULT_MIN,
+        *,
+        latest: bool = False,
+        eos_ids: Sequence[int] = (),
+    ) -> None:
+        if not 1 <= window_min <= window_max <= WIDEST:
+            raise ConfigError(
+                "prompt_lookup_max",
+                f"windows must satisfy 1 <= prompt_lookup_min <= prompt_lookup_max <= {WIDEST}, "
+                f"not {window_min} and {window_max}",
+            )
+        self.window_max = window_max
+        self.window_min = window_min
+        self.latest = latest
+        self.eos_ids = frozenset(eos_ids)
+
+    def open(self, view: TargetView, draw: DrawPort, constraints: Constraints) -> DraftRows:
+        eos_ids = self.eos_ids.union(view.eos_ids)
+        bound = NgramDrafter(self.window_max, self.window_min, latest=self.latest, eos_ids=tuple(eos_ids))
+        return TokenDrafter.open(bound, view, draw, constraints)
+
+    def new_state(self, prompt: Sequence[int]) -> NgramIndex:
+        index = NgramIndex(range(self.window_max, self.window_min - 1, -1), self.latest)
+        index.update(prompt)
+        return index
+
+    def propose(self, state: NgramIndex, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
+        state.update(tokens)
+        place = state.find(tokens)
+        if place is None:
+            return ()
+        copied = tokens[place : place + max_tokens]
+        if self.eos_ids.isdisjoint(copied):
+            return copied
+        return copied[: next(i for i, token in enumerate(copied) if token in self.eos_ids)]
+
+
+def load(request: LoadRequest) -> LoadedDraft:
+    """Make the drafter from the windows asked for; one that is not given follows the other."""
+    lookup_max, lookup_min = request.lookup_max, request.lookup_min
+    if lookup_max is None:
+        lookup_max = max(DEFAULT_MAX, lookup_min or 0)
+    if lookup_min is None:
+        lookup_min = min(DEFAULT_MIN, lookup_max)
+    tokens = request.settle_tokens(DEFAULT_TOKENS, MOST_TOKENS)
+    return LoadedDraft(NgramDrafter(lookup_max, lookup_min, eos_ids=request.view.eos_ids), tokens, "ngram")

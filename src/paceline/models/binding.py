@@ -1,0 +1,151 @@
+"""The target as the engine sees it: one forward over the rows' new tokens, logits, and what they promise (spec 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..cache.groups import BlockGroupSpec, LayerKV
+from ..cache.store import KVStore
+from ..core.batch import ForwardBatch, ForwardResult
+from ..core.errors import ConfigError, ModelError
+from ..kernels import attention, norm
+from ..kernels.backend import TORCH_DTYPES, resolve_device, resolve_dtype
+from ..kernels.linear import Linear
+from .assembly import Assembler, WeightSource
+from .batches import WIDE_QUERIES, join_results, split_wide
+from .config import DecoderConfig, decoder_config
+from .graph import DecoderGraph
+
+__all__ = ["Artifact", "Promises", "TargetBinding", "load_target", "resolve_device", "resolve_dtype"]
+
+
+class Artifact(Protocol):
+    """What loading needs of a model artifact."""
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+    @property
+    def weights(self) -> WeightSource: ...
+
+
+@dataclass(frozen=True)
+class Promises:
+    """``row_invariant``: a row's results do not depend on batch-mates or window width. ``chunk_invariant``: nor on how
+    its prompt was cut into chunks."""
+
+    row_invariant: bool
+    chunk_invariant: bool
+
+    @property
+    def exactness(self) -> str:
+        return "bitwise" if self.row_invariant else "ties"
+
+
+class TargetBinding:
+    """A loaded target. ``attach`` a store before ``forward``; not safe for concurrent use.
+
+    ``weight_bytes``: memory of everything held for the weights: packed products, lookup table, norms, rotary tables.
+    ``records``: rollback is a length, so any number of windows can be undone; two are promised.
+    """
+
+    tail_split = False
+    records = 2
+
+    def __init__(self, graph: DecoderGraph, dtype: str, weight_bytes: int, promises: Promises) -> None:
+        config = graph.config
+        self.config = config
+        self.dtype = dtype
+        self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
+        self.num_layers = config.num_layers
+        self.kv_groups = kv_groups(config)
+        self.kv_dtype = TORCH_DTYPES[dtype]
+        self.device = graph.embedding.device
+        self.weight_bytes = weight_bytes
+        self.row_invariant = promises.row_invariant
+        self.chunk_invariant = promises.chunk_invariant
+        self.exactness = promises.exactness
+        self._graph = graph
+        self._block_size = 0
+
+    def attach(self, store: KVStore) -> None:
+        """Use the memory of ``store``, which was built from ``kv_groups`` and ``kv_dtype``."""
+        if store.dtype != self.kv_dtype:
+            raise ValueError(f"the KV store holds {store.dtype}, this target needs {self.kv_dtype}")
+        self._block_size = store.block_size
+        for index, layer in enumerate(self._graph.layers):
+            layer.attention.inner.attach(store.keys(index), store.values(index))
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, taps: Sequence[int] = ()) -> ForwardResult:
+        """Process the batch's N tokens and write their KV: hidden [N, H], taps [N, taps * H] in the order asked."""
+        if self.dtype != "int8" or max(batch.query_lens) <= WIDE_QUERIES:
+            return self._graph.forward(batch, taps, self._block_size)
+        parts = split_wide(batch)
+        results = [self._graph.forward(part.batch, taps, self._block_size, part.wide) for part in parts]
+        return join_results(parts, results)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """LM head: [M, H] -> [M, V], float32 (float64 for a float64 target)."""
+        return self._graph.logits(hidden)
+
+    def supports_taps(self, layers: Iterable[int]) -> bool:
+        """Whether every layer can be tapped: -1 (embedding) and 0 .. L-1 (output of that layer)."""
+        return all(-1 <= layer < self.num_layers for layer in layers)
+
+
+def kv_groups(config: DecoderConfig) -> tuple[BlockGroupSpec, ...]:
+    """Block groups in the order of their first layer; sliding layers have their own."""
+    members: dict[str, list[LayerKV]] = {}
+    for index, layer in enumerate(config.layers):
+        members.setdefault(layer.group, []).append(
+            LayerKV(index, config.num_kv_heads, config.head_dim, config.head_dim)
+        )
+    return tuple(
+        BlockGroupSpec(name, tuple(layers), config.window if name == "sliding" else None)
+        for name, layers in members.items()
+    )
+
+
+def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int | None) -> TargetBinding:
+    """Load a target. ``dtype`` and ``device`` may be "auto"; ``max_model_len`` positions (``None`` = the model's own).
+
+    Raises :class:`ModelError` for an unknown architecture or a damaged checkpoint, :class:`ConfigError` for a length
+    beyond what the model serves.
+    """
+    config = decoder_config(artifact.config, artifact.identity)
+    if max_model_len is not None and max_model_len > config.max_len:
+        raise ConfigError("max_model_len", f"is {max_model_len}, but this model serves at most {config.max_len} tokens")
+    chosen, _ = resolve_dtype(dtype, device)
+    place = torch.device(resolve_device(device))
+    assembler = Assembler(config, artifact.weights, chosen, place, artifact.identity)
+    with torch.inference_mode():
+        graph = assembler.graph(max_model_len or config.max_len)
+    if not torch.isfinite(graph.embedding[0]).all():
+        raise ModelError(artifact.identity, "the embedding holds values that are not finite; the checkpoint is damaged")
+    promises = _promises(config, assembler.linears, graph.head, place, chosen)
+    return TargetBinding(graph, chosen, assembler.nbytes, promises)
+
+
+def _promises(
+    config: DecoderConfig, linears: Sequence[Linear], head: Linear, device: torch.device, dtype: str
+) -> Promises:
+    """Bitwise only if every product, the norms, and attention are invariant here."""
+    kv_dtype = TORCH_DTYPES[dtype]
+    if device.type != "cpu":
+        return Promises(False, False)
+    others = attention.row_invariant(
+        config.num_heads, config.num_kv_heads, config.head_dim, kv_dtype, config.attention_softcap
+    ) and norm.row_invariant(config.hidden_size, kv_dtype)
+    layers = [linear for linear in linears if linear is not head]
+    rows = others and head.row_invariant and all(linear.wide_invariant for linear in layers)
+    return Promises(rows, rows and dtype != "int8")
