@@ -115,7 +115,8 @@ def test_the_converted_model_is_a_complete_directory(index: FakeIndex) -> None:
 
 def test_transformers_runs_the_converted_directory(index: FakeIndex) -> None:
     path = str(demo_artifact(source=SOURCE).path)
-    model, notes = transformers.AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
+    library: Any = transformers
+    model, notes = library.AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
     assert not notes["missing_keys"] and not notes["unexpected_keys"]
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     output = model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=3, do_sample=False)
@@ -218,7 +219,7 @@ def test_both_failures_are_told(index: FakeIndex) -> None:
         raise ModelError(SOURCE.requirement, "no index")
 
     index.before = refuse
-    with pytest.raises(ModelError, match="no index.*HF_HUB_OFFLINE"):
+    with pytest.raises(ModelError, match=r"no index.*HF_HUB_OFFLINE"):
         demo_artifact(source=SOURCE)
 
 

@@ -15,6 +15,7 @@ from paceline.core.errors import ModelError
 from paceline.models.artifact import open_artifact
 from paceline.models.gguf_model import ARCHITECTURES
 
+LIBRARY: Any = transformers
 SIZES: dict[str, Any] = {
     "vocab_size": 261,
     "hidden_size": 32,
@@ -31,8 +32,8 @@ SIZES: dict[str, Any] = {
 
 def reference(architecture: str, **settings: Any) -> Any:
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(ARCHITECTURES[architecture].model_type, **(SIZES | settings))
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    config = LIBRARY.AutoConfig.for_model(ARCHITECTURES[architecture].model_type, **(SIZES | settings))
+    model = LIBRARY.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
         parameter.data.normal_(std=0.3)
     return model
@@ -72,8 +73,8 @@ def test_the_model_that_comes_back_is_the_one_that_was_stored(
     model = reference(architecture, **settings)
     artifact = open_artifact(str(to_layout(architecture, model).write(tmp_path / "m.gguf")))
     known = dict(artifact.config)
-    rebuilt = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(known.pop("model_type"), **known), dtype=torch.float32
+    rebuilt = LIBRARY.AutoModelForCausalLM.from_config(
+        LIBRARY.AutoConfig.for_model(known.pop("model_type"), **known), dtype=torch.float32
     ).eval()
     stored = {name: artifact.weights.get(name) for name in artifact.weights.names()}
     assert all(tuple(tensor.shape) == artifact.weights.shape(name) for name, tensor in stored.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_what_a_model_needs_is_fetched_and_nothing_else(hub: HubStandIn, options
 def test_shards_come_with_their_index(hub: HubStandIn, options: HubOptions, model: Path) -> None:
     shard = "model-00001-of-00001.safetensors"
     (model / "model.safetensors").rename(model / shard)
-    (model / "model.safetensors.index.json").write_text('{"weight_map": {"weight": "%s"}}' % shard)
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": shard}}))
     hub.publish(REPO, model)
     snapshot = fetch_model(REPO, options=options)
     assert names(snapshot.path) == NEEDED | {shard, "model.safetensors.index.json"}
@@ -157,7 +158,7 @@ def test_a_hub_that_is_down_is_reported(hub: HubStandIn, options: HubOptions, mo
     if fault == "refused":
         options = HubOptions("http://127.0.0.1:9", options.cache_dir)
     hub.faults.status = 503
-    with pytest.raises(ModelError, match="cannot be reached.*HF_ENDPOINT"):
+    with pytest.raises(ModelError, match=r"cannot be reached.*HF_ENDPOINT"):
         fetch_model(REPO, options=options)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.masking_utils import eager_mask
 
 from paceline.cache.groups import BlockGroupSpec
 from paceline.cache.store import KVStore
@@ -105,7 +106,7 @@ def reference(name: str, **overrides: Any) -> Any:
     family, switches = FAMILIES[name]
     torch.manual_seed(sum(name.encode()))
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **switches, **overrides})
-    config._attn_implementation = "eager" if family == "Gemma2" else "sdpa"
+    config._attn_implementation = "capped_float64" if family == "Gemma2" else "sdpa"
     model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config).double().eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -129,6 +130,21 @@ def _float64_norm(weight: torch.Tensor, offset: float, eps: float) -> Any:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * (offset + weight)
 
     return forward
+
+
+def _capped_attention(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor, **options: Any
+) -> tuple[torch.Tensor, None]:
+    """Attention with a soft cap in float64; the library's own form drops to float32 in the softmax."""
+    shared = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+    scores = query @ key.transpose(2, 3) * options["scaling"]
+    scores = torch.tanh(scores / options["softcap"]) * options["softcap"] + attention_mask
+    return (torch.softmax(scores, -1) @ value).transpose(1, 2), None
+
+
+transformers.AttentionInterface.register("capped_float64", _capped_attention)
+transformers.AttentionMaskInterface.register("capped_float64", eager_mask)
 
 
 def checkpoint(model: Any) -> Checkpoint:

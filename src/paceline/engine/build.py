@@ -43,6 +43,7 @@ def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: 
 
     Raises :class:`ConfigError`, :class:`ModelError` or :class:`DraftError`; nothing is left running then.
     """
+    from ..kernels.backend import resolve_dtype
     from ..models.artifact import open_artifact
     from ..models.binding import load_target
     from ..models.tokenizer import load_tokenizer
@@ -58,8 +59,10 @@ def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: 
 
         path = None if model.tokenizer is None else Path(model.tokenizer)
         tokenizer = load_tokenizer(artifact, path, model.trust_remote_code)
-    target = load_target(artifact, model.dtype, device, model.max_model_len)
+    dtype, reason = resolve_dtype(model.dtype, device)
+    target = load_target(artifact, dtype, device, model.max_model_len)
     engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer)
+    engine.add_info(dtype_reason=reason, identity=artifact.identity)
     engine.default_params = _sampling_defaults(artifact, model.generation_config)
     return engine
 
@@ -198,9 +201,8 @@ def _info(
 ) -> dict[str, Any]:
     return {
         "model": config.model.model,
-        "architecture": target.config.architecture,
-        "dtype": target.dtype_name,
-        "dtype_reason": target.dtype_reason,
+        "architecture": target.config.family,
+        "dtype": target.dtype,
         "device": str(target.device),
         "exactness": target.exactness,
         "drafter": drafting.provider.id,

@@ -92,6 +92,10 @@ class Engine:
         """A copy of the engine's figures."""
         return copy.deepcopy(self._stats)
 
+    def add_info(self, **facts: Any) -> None:
+        """Add facts that only the builder knows."""
+        self._info.update(facts)
+
     def info(self) -> dict[str, Any]:
         """What runs here: model, dtype, device, exactness, drafter, limits, load, failures."""
         return {

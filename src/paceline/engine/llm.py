@@ -136,9 +136,9 @@ class LLM:
         """A prompt as ids, ready for :meth:`stream` or :meth:`generate`."""
         return self._frontend.encode(prompt)
 
-    def encode_chat(self, messages: Sequence[Message], options: ChatOptions = ChatOptions()) -> Prompt:
+    def encode_chat(self, messages: Sequence[Message], options: ChatOptions | None = None) -> Prompt:
         """A conversation as ids through the chat template, ready for :meth:`stream` or :meth:`generate`."""
-        return self._frontend.encode_chat(messages, options)
+        return self._frontend.encode_chat(messages, options or ChatOptions())
 
     def stream(self, prompt: PromptLike, sampling_params: SamplingParams | None = None) -> Iterator[StreamDelta]:
         """Complete one prompt piece by piece; the last delta carries the result. Leaving the loop aborts it."""

@@ -59,8 +59,11 @@ class TargetBinding:
     tail_split = False
     records = 2
 
-    def __init__(self, graph: DecoderGraph, dtype: str, weight_bytes: int, promises: Promises) -> None:
+    def __init__(
+        self, graph: DecoderGraph, dtype: str, weight_bytes: int, promises: Promises, max_model_len: int
+    ) -> None:
         config = graph.config
+        self.max_model_len = max_model_len
         self.config = config
         self.dtype = dtype
         self.vocab_size = config.vocab_size
@@ -133,7 +136,7 @@ def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int 
     if not torch.isfinite(graph.embedding[0]).all():
         raise ModelError(artifact.identity, "the embedding holds values that are not finite; the checkpoint is damaged")
     promises = _promises(config, assembler.linears, graph.head, place, chosen)
-    return TargetBinding(graph, chosen, assembler.nbytes, promises)
+    return TargetBinding(graph, chosen, assembler.nbytes, promises, max_model_len or config.max_len)
 
 
 def _promises(

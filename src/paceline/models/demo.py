@@ -68,6 +68,8 @@ def demo_artifact(
 
     converted = env.cache_dir() / "models" / source.directory_name
     snapshot = cached_model(DEMO_REPO)
+    if snapshot is not None and not (snapshot.path / "tokenizer.json").is_file():
+        snapshot = None
     if snapshot is None and not converted.is_dir():
         try:
             snapshot = fetch_model(DEMO_REPO, timeout=min(timeout, _HUB_TIMEOUT), progress=progress)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..kernels.activation import ACTIVATIONS
 from ..kernels.rope import RopeConfig
 from .config import DecoderConfig, Fields, LayerConfig
@@ -179,7 +181,8 @@ def _gemma(fields: Fields, **switches: Any) -> DecoderConfig:
         activation=_activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
         tied=fields.flag("tie_word_embeddings", True),
         scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
-        embedding_multiplier=fields.integer("hidden_size") ** 0.5,
+        # the checkpoints were trained with this factor in single precision
+        embedding_multiplier=float(np.float32(fields.integer("hidden_size") ** 0.5)),
         **switches,
     )
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -36,6 +37,7 @@ _TOKENIZER_FILES = [
 _WEIGHT_FILES = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _MAX_ID = 96
+_TRANSFERS = 3  # attempts at one file
 _T = TypeVar("_T")
 _LOG = logging.getLogger("paceline")
 
@@ -99,9 +101,9 @@ def fetch_tokenizer(repo: str, *, timeout: float = 10.0, options: HubOptions = D
 
 
 def cached_model(repo: str, revision: str | None = None, options: HubOptions = DEFAULT_OPTIONS) -> Snapshot | None:
-    """The complete copy of ``repo`` at ``revision`` in the cache, if there is one. Never uses the network."""
+    """The copy of ``repo`` at ``revision`` in the cache, if all its weights are there. Never uses the network."""
     snapshot = _cached(repo, revision, options)
-    return snapshot if snapshot is not None and _is_complete(snapshot.path) else None
+    return snapshot if snapshot is not None and _has_weights(snapshot.path) else None
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,9 @@ def _cached(repo: str, revision: str | None, options: HubOptions) -> Snapshot | 
     return Snapshot(Path(found).parent, Path(found).parent.name) if isinstance(found, str) else None
 
 
-def _is_complete(directory: Path) -> bool:
+def _has_weights(directory: Path) -> bool:
     from .weights import INDEX_FILE, SINGLE_FILE, read_index
 
-    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        return False
     if (directory / SINGLE_FILE).is_file():
         return True
     try:
@@ -195,11 +195,10 @@ def _ask(request: _Request) -> Any:
         ) from error
     except errors.HFValidationError as error:
         raise ModelError(request.repo, f"is not a hub id: {error}") from error
-    except TimeoutError as error:
-        raise _Unreachable(f"the hub did not answer within {request.timeout:g} s") from error
     except Exception as error:  # the HTTP library below differs from version to version
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _Unreachable(f"the hub cannot be reached ({reason})") from error
+        late = "Timeout" in type(error).__name__
+        what = f"did not answer within {request.timeout:g} s" if late else f"cannot be reached ({_reason(error)})"
+        raise _Unreachable(f"the hub {what}") from error
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
@@ -238,16 +237,37 @@ def _download(request: _Request, commit: str, files: list[Any]) -> Path:
         "token": env.hub_token(),
         "etag_timeout": max(request.timeout, 1.0),
     }
+
+    def fetch(file: str, revision: str) -> Path:
+        return Path(hf_hub_download(request.repo, file, revision=revision, **arguments))
+
     name = request.revision or "main"
     known = _cached(request.repo, name, request.options)
     if not missing and known is not None and known.commit == commit:
         return known.path
     with _explained(request.repo), _progress(request, missing):
         for item in missing:
-            path = Path(hf_hub_download(request.repo, item.rfilename, revision=commit, **arguments))
-            _verify(item, path)
+            _verify(item, _resuming(partial(fetch, item.rfilename, commit)))
         # By name once more: this records which commit the name stands for, so that it is found offline.
-        return Path(hf_hub_download(request.repo, "config.json", revision=name, **arguments)).parent.parent / commit
+        return fetch("config.json", name).parent.parent / commit
+
+
+def _resuming(fetch: Callable[[], Path]) -> Path:
+    """Call ``fetch`` again when the transfer broke off: what has arrived is kept. Refusals are not repeated."""
+    from huggingface_hub import errors
+
+    for _ in range(_TRANSFERS - 1):
+        try:
+            return fetch()
+        except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError):
+            raise
+        except Exception as error:  # the HTTP library below differs from version to version
+            _LOG.warning("transfer broke off (%s), resuming", _reason(error))
+    return fetch()
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager
@@ -257,8 +277,7 @@ def _explained(repo: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:  # the HTTP library below differs from version to version
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(repo, f"download failed: {reason}; run again, it resumes where it stopped") from error
+        raise ModelError(repo, f"download failed: {_reason(error)}; run again, it resumes where it stopped") from error
 
 
 def _verify(item: Any, path: Path) -> None:

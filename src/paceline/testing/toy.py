@@ -47,8 +47,8 @@ class ToyTarget:
     records = 2
     hidden_size, num_layers, weight_bytes = _HIDDEN, 1, 0
     kv_dtype = torch.float64
-    dtype_name, dtype_reason = "float64", "the toy target has no other"
-    config = SimpleNamespace(architecture="toy", intermediate_size=1)
+    dtype = "float64"
+    config = SimpleNamespace(family="toy", intermediate_size=1)
 
     def __init__(self, spec: ToySpec | None = None) -> None:
         self.spec = spec or ToySpec()

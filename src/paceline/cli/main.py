@@ -1,0 +1,85 @@
+"""The command ``paceline``: its sub-commands, and what a user sees of an error: one line, and an exit code.
+
+Exit codes: 0 done, 2 bad input (flags, settings, requests), 1 failure (model files, drafter, engine), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+import typer
+
+from .. import __version__
+from .doctor import doctor
+from .generate import generate
+
+OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="paceline",
+    help="Decode open-weight language models with speculation: the same tokens in fewer forwards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("generate", short_help="Answer prompts, stream the text, say what speculation gained.")(generate)
+app.command("doctor", short_help="What this machine can run, and how a model would fit.")(doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"paceline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Optional[bool] = typer.Option(  # noqa: UP045 - typer 0.16 reads this spelling
+        None, "--version", help="Print the version.", callback=_show_version, is_eager=True
+    ),
+) -> None:
+    """Decode open-weight language models with speculation: the same tokens in fewer forwards."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (``None`` = the process's own) and return the exit code. Never raises."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=words, prog_name="paceline", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read the output has gone; nobody is left to tell
+        return FAILURE
+    except Exception as error:
+        if "--debug" in words:
+            raise
+        return _report(error)
+    return code if isinstance(code, int) else OK
+
+
+def _report(error: Exception) -> int:
+    """Print one line on an error and return its exit code."""
+    from ..core.errors import ConfigError, PacelineError, RequestError
+
+    if isinstance(error, PacelineError):
+        _say(str(error))
+        return BAD_INPUT if isinstance(error, ConfigError | RequestError) else FAILURE
+    usage = getattr(error, "format_message", None)
+    if usage is not None:  # what typer raises for flags it does not know or cannot read
+        _say(f"{usage()} Try 'paceline --help'.")
+        return BAD_INPUT
+    _say(f"{type(error).__name__}: {error} (--debug shows where)")
+    return FAILURE
+
+
+def _say(message: str) -> None:
+    print(f"paceline: {' '.join(message.split())}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,175 @@
+"""Distributions: what speculation emits follows the target exactly (case S04), and shared noise makes drafts match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.sampling.accept import accept_window
+from paceline.sampling.draw import draw
+from tests.sampling.kit import Case, check_distribution, params_of, probabilities
+
+#: The toy target: eight tokens with constant logits. Its mode is token 0; token 5 has a probability of a tenth.
+TARGET = np.log(np.array([0.30, 0.20, 0.15, 0.12, 0.08, 0.10, 0.03, 0.02])).astype(np.float32)
+#: Drafters: one puts nine tenths on token 5, one never proposes the target's favourites.
+PEAKED = np.log(np.array([0.02, 0.02, 0.01, 0.01, 0.01, 0.90, 0.02, 0.01])).astype(np.float32)
+DISJOINT = np.log(np.array([1e-9, 1e-9, 1e-9, 0.1, 0.2, 0.2, 0.3, 0.2])).astype(np.float32)
+LENGTH = 4
+
+Sampler = Callable[[torch.Tensor, list[Case], int], torch.Tensor]
+
+
+def sample(logits: torch.Tensor, cases: list[Case], width: int) -> torch.Tensor:
+    """Draws [rows, width] with the parameters and keys of ``cases``."""
+    return draw(logits, params_of(cases).window(width)).tokens.reshape(len(cases), width)
+
+
+def speculate(case: Case, drafter: np.ndarray, depth: int, rows: int, sampler: Sampler = sample) -> np.ndarray:
+    """Decode ``rows`` requests that differ in their seed by rounds of ``depth`` proposals: tokens [rows, LENGTH]."""
+    tokens = torch.full((rows, LENGTH + depth + 1), -1)
+    step = torch.zeros(rows, dtype=torch.int64)
+    place = torch.arange(depth + 1)
+    while int(step.min()) < LENGTH:
+        cases = [Case(case.temperature, case.top_k, case.top_p, case.min_p, i, int(s)) for i, s in enumerate(step)]
+        proposals = sample(torch.from_numpy(drafter).expand(rows * depth, -1), cases, depth)
+        draws = sampler(torch.from_numpy(TARGET).expand(rows * (depth + 1), -1), cases, depth + 1)
+        live = step < LENGTH
+        accepted = accept_window(
+            draws,
+            proposals,
+            torch.full((rows,), depth),
+            torch.full((rows, 1), -1),
+            (LENGTH - step).clamp(min=1),
+            live,
+            torch.zeros_like(draws, dtype=torch.bool),
+        )
+        kept = place < accepted.emitted.unsqueeze(1)
+        row, column = kept.nonzero(as_tuple=True)
+        tokens[row, step[row] + column] = draws[kept]
+        step = step + accepted.emitted
+    return tokens[:, :LENGTH].numpy()
+
+
+def check_tokens(case: Case, tokens: np.ndarray) -> None:
+    exact = probabilities(TARGET, case)
+    for place in range(tokens.shape[1]):
+        check_distribution(tokens[:, place], exact)
+
+
+def check_pair(case: Case, tokens: np.ndarray) -> None:
+    exact = probabilities(TARGET, case)
+    check_distribution(tokens[:, 0] * len(exact) + tokens[:, 1], np.outer(exact, exact).reshape(-1))
+
+
+GRID = [
+    (Case(temperature, top_k, top_p), depth)
+    for temperature, top_k, top_p, depth in product((0.5, 1.0, 1.5), (0, 3), (1.0, 0.8), (1, 4))
+]
+
+
+@pytest.mark.parametrize(("case", "depth"), GRID, ids=str)
+def test_emitted_tokens_follow_the_target(case, depth):
+    drafter = PEAKED if depth == 4 else DISJOINT
+    check_tokens(case, speculate(case, drafter, depth, 20_000))
+
+
+@pytest.mark.parametrize(("drafter", "depth"), [(PEAKED, 1), (DISJOINT, 4)], ids=["peaked", "disjoint"])
+def test_emitted_pairs_follow_the_target(drafter, depth):
+    case = Case(1.0)
+    tokens = speculate(case, drafter, depth, 100_000)
+    check_tokens(case, tokens)
+    check_pair(case, tokens)
+
+
+def ratio_test_with_greedy_draft(rows: int) -> np.ndarray:
+    """A deliberately wrong acceptor: the draft is always the drafter's argmax, the ratio uses its softmax."""
+    rng = np.random.default_rng(0)
+    p, q = probabilities(TARGET, Case(1.0)), probabilities(PEAKED, Case(1.0))
+    residual = np.maximum(p - q, 0)
+    rejected = rng.random(rows) >= min(1.0, p[q.argmax()] / q.max())
+    tokens = np.full(rows, q.argmax())
+    tokens[rejected] = rng.choice(len(p), rejected.sum(), p=residual / residual.sum())
+    return tokens[:, None]
+
+
+def test_a_greedy_draft_in_a_ratio_test_is_noticed():
+    with pytest.raises(AssertionError):
+        check_tokens(Case(1.0), ratio_test_with_greedy_draft(20_000))
+
+
+def test_shared_noise_in_a_ratio_test_is_noticed():
+    """Accepting by min(1, p/q) a draft that was drawn with the target's own noise, else taking the target's draw."""
+    rows = 20_000
+    cases = [Case(1.0, seed=i) for i in range(rows)]
+    drafted = sample(torch.from_numpy(PEAKED).expand(rows, -1), cases, 1).numpy()[:, 0]
+    own = sample(torch.from_numpy(TARGET).expand(rows, -1), cases, 1).numpy()[:, 0]
+    p, q = probabilities(TARGET, Case(1.0)), probabilities(PEAKED, Case(1.0))
+    kept = np.random.default_rng(0).random(rows) < np.minimum(1, p / q)[drafted]
+    with pytest.raises(AssertionError):
+        check_tokens(Case(1.0), np.where(kept, drafted, own)[:, None])
+
+
+def test_a_sampler_that_forgets_the_step_is_noticed():
+    """Each token alone still looks right: only the pair shows that all steps share their noise."""
+
+    def stuck(logits: torch.Tensor, cases: list[Case], width: int) -> torch.Tensor:
+        return sample(logits, [Case(1.0, seed=c.seed, step=0) for c in cases], 1 if width == 0 else width)[
+            :, :1
+        ].expand(-1, width)
+
+    tokens = speculate(Case(1.0), PEAKED, 1, 20_000, stuck)
+    check_tokens(Case(1.0), tokens)
+    with pytest.raises(AssertionError):
+        check_pair(Case(1.0), tokens)
+
+
+@pytest.mark.parametrize("forgotten", ["temperature", "top_k", "top_p"])
+def test_a_sampler_that_forgets_a_parameter_is_noticed(forgotten):
+    case = Case(0.5, 3, 0.8)
+    plain = Case(**{**vars(case), forgotten: getattr(Case(), forgotten)})
+    with pytest.raises(AssertionError):
+        check_tokens(case, speculate(plain, PEAKED, 1, 20_000))
+
+
+@pytest.mark.parametrize("case", [Case(1.0), Case(0.7, top_p=0.9), Case(1.2, top_k=40), Case(1.0, min_p=0.05)], ids=str)
+def test_wide_rows_follow_the_exact_softmax(case):
+    """Rows wide enough for the way that skips ids; probabilities that differ by orders of magnitude."""
+    vocab, rows = 1030, 4000
+    logits = (np.random.default_rng(4).normal(size=vocab) * 2.5).astype(np.float32)
+    cases = [Case(case.temperature, case.top_k, case.top_p, case.min_p, seed, 3) for seed in range(rows)]
+    tokens = draw(torch.from_numpy(logits).expand(rows, -1), params_of(cases)).tokens.numpy()
+    check_distribution(tokens, probabilities(logits, case), largest_variation=0.15)
+
+
+def match_rates(spread: float) -> tuple[float, float]:
+    """How often drafts equal the target's draw over random pairs: with the same noise, and with other noise."""
+    vocab, rows = 64, 3000
+    rng = np.random.default_rng(7)
+    target = torch.from_numpy((rng.normal(size=(rows, vocab)) * 2).astype(np.float32))
+    draft = target + torch.from_numpy((rng.normal(size=(rows, vocab)) * spread).astype(np.float32))
+    keyed = params_of([Case(1.0, seed=i) for i in range(rows)])
+    other = params_of([Case(1.0, seed=i + 10**6) for i in range(rows)])
+    tokens = draw(target, keyed).tokens
+    coupled = (draw(draft, keyed).tokens == tokens).double().mean()
+    independent = (draw(draft, other).tokens == tokens).double().mean()
+    return float(coupled), float(independent)
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+def test_coupled_drafts_match_more_often_than_independent_ones(spread):
+    coupled, independent = match_rates(spread)
+    assert coupled > independent + 0.15
+
+
+def test_coupled_match_rate_is_the_exact_one():
+    """P(match) = sum_i 1 / sum_j max(p_j / p_i, q_j / q_i) (arXiv 2408.07978)."""
+    rows = 20_000
+    cases = [Case(1.0, seed=i) for i in range(rows)]
+    tokens = [sample(torch.from_numpy(x).expand(rows, -1), cases, 1) for x in (TARGET, PEAKED)]
+    p, q = probabilities(TARGET, Case(1.0)), probabilities(PEAKED, Case(1.0))
+    exact = sum(1 / np.maximum(p / p[i], q / q[i]).sum() for i in range(len(p)))
+    assert abs(float((tokens[0] == tokens[1]).double().mean()) - exact) < 4 * np.sqrt(exact * (1 - exact) / rows)
