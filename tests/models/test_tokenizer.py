@@ -100,6 +100,41 @@ def test_digits_group_by_model(tmp_path: Path) -> None:
     assert pieces(rebuilt(tmp_path, "qwen2"), "12345") == ["1", "2", "3", "4", "5"]
 
 
+def sentencepiece(tmp_path: Path) -> GGUFFile:
+    """A file with a SentencePiece vocabulary: bytes, letters and three longer pieces."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters, "▁a", "ab", "▁ab"]
+    keys = {
+        "model": "llama",
+        "pre": "default",
+        "tokens": tokens,
+        "scores": [float(-rank) for rank in range(len(tokens))],
+        "token_type": [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259),
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "add_bos_token": True,
+    }
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in keys.items()} | {"general.architecture": "llama"}
+    return GGUFFile(GGUFLayout(metadata).write(tmp_path / "m.gguf"))
+
+
+def test_sentencepiece_kinds_are_read(tmp_path: Path) -> None:
+    tokenizer = gguf_tokenizer(sentencepiece(tmp_path))
+    ids = tokenizer("ab abé").input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == ["<s>", "▁ab", "▁ab", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "ab abé"
+
+
+def test_sentencepiece_kinds_name_the_extra_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: Any, **__: Any) -> None:
+        raise ImportError("gguf")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", absent)
+    with pytest.raises(ModelError, match=r"m\.gguf.*paceline\[gguf\]"):
+        gguf_tokenizer(sentencepiece(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

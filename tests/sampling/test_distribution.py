@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from tests.sampling.kit import Case, check_distribution, params_of, probabilities
 
 from paceline.sampling.accept import accept_window
 from paceline.sampling.draw import draw
-from tests.sampling.kit import Case, check_distribution, params_of, probabilities
+from paceline.sampling.params import DrawParams
 
 #: The toy target: eight tokens with constant logits. Its mode is token 0; token 5 has a probability of a tenth.
 TARGET = np.log(np.array([0.30, 0.20, 0.15, 0.12, 0.08, 0.10, 0.03, 0.02])).astype(np.float32)
@@ -20,12 +22,23 @@ PEAKED = np.log(np.array([0.02, 0.02, 0.01, 0.01, 0.01, 0.90, 0.02, 0.01])).asty
 DISJOINT = np.log(np.array([1e-9, 1e-9, 1e-9, 0.1, 0.2, 0.2, 0.3, 0.2])).astype(np.float32)
 LENGTH = 4
 
-Sampler = Callable[[torch.Tensor, list[Case], int], torch.Tensor]
+Sampler = Callable[[torch.Tensor, DrawParams], torch.Tensor]
 
 
-def sample(logits: torch.Tensor, cases: list[Case], width: int) -> torch.Tensor:
-    """Draws [rows, width] with the parameters and keys of ``cases``."""
-    return draw(logits, params_of(cases).window(width)).tokens.reshape(len(cases), width)
+def keyed(case: Case, rows: int, first_seed: int = 0) -> DrawParams:
+    """Parameters of ``rows`` requests that differ in their seed only."""
+    one = params_of([case])
+    columns = {name: getattr(one, name).expand(rows) for name in ("temperature", "top_k", "top_p", "min_p", "step")}
+    return replace(one, seed=torch.arange(first_seed, first_seed + rows), **columns)
+
+
+def sample(logits: torch.Tensor, params: DrawParams) -> torch.Tensor:
+    return draw(logits, params).tokens
+
+
+def sample_all(logits: np.ndarray, params: DrawParams, sampler: Sampler = sample) -> torch.Tensor:
+    """One draw per row of ``params`` from the same ``logits``."""
+    return sampler(torch.from_numpy(logits).expand(len(params.seed), -1), params)
 
 
 def speculate(case: Case, drafter: np.ndarray, depth: int, rows: int, sampler: Sampler = sample) -> np.ndarray:
@@ -33,10 +46,11 @@ def speculate(case: Case, drafter: np.ndarray, depth: int, rows: int, sampler: S
     tokens = torch.full((rows, LENGTH + depth + 1), -1)
     step = torch.zeros(rows, dtype=torch.int64)
     place = torch.arange(depth + 1)
+    params = keyed(case, rows)
     while int(step.min()) < LENGTH:
-        cases = [Case(case.temperature, case.top_k, case.top_p, case.min_p, i, int(s)) for i, s in enumerate(step)]
-        proposals = sample(torch.from_numpy(drafter).expand(rows * depth, -1), cases, depth)
-        draws = sampler(torch.from_numpy(TARGET).expand(rows * (depth + 1), -1), cases, depth + 1)
+        params = replace(params, step=step)
+        proposals = sample_all(drafter, params.window(depth)).reshape(rows, depth)
+        draws = sample_all(TARGET, params.window(depth + 1), sampler).reshape(rows, depth + 1)
         live = step < LENGTH
         accepted = accept_window(
             draws,
@@ -71,7 +85,9 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize(("case", "depth"), GRID, ids=str)
+@pytest.mark.parametrize(
+    ("case", "depth"), GRID, ids=[f"T{c.temperature}-k{c.top_k}-p{c.top_p}-depth{d}" for c, d in GRID]
+)
 def test_emitted_tokens_follow_the_target(case, depth):
     drafter = PEAKED if depth == 4 else DISJOINT
     check_tokens(case, speculate(case, drafter, depth, 20_000))
@@ -104,9 +120,8 @@ def test_a_greedy_draft_in_a_ratio_test_is_noticed():
 def test_shared_noise_in_a_ratio_test_is_noticed():
     """Accepting by min(1, p/q) a draft that was drawn with the target's own noise, else taking the target's draw."""
     rows = 20_000
-    cases = [Case(1.0, seed=i) for i in range(rows)]
-    drafted = sample(torch.from_numpy(PEAKED).expand(rows, -1), cases, 1).numpy()[:, 0]
-    own = sample(torch.from_numpy(TARGET).expand(rows, -1), cases, 1).numpy()[:, 0]
+    drafted = sample_all(PEAKED, keyed(Case(1.0), rows)).numpy()
+    own = sample_all(TARGET, keyed(Case(1.0), rows)).numpy()
     p, q = probabilities(TARGET, Case(1.0)), probabilities(PEAKED, Case(1.0))
     kept = np.random.default_rng(0).random(rows) < np.minimum(1, p / q)[drafted]
     with pytest.raises(AssertionError):
@@ -116,10 +131,8 @@ def test_shared_noise_in_a_ratio_test_is_noticed():
 def test_a_sampler_that_forgets_the_step_is_noticed():
     """Each token alone still looks right: only the pair shows that all steps share their noise."""
 
-    def stuck(logits: torch.Tensor, cases: list[Case], width: int) -> torch.Tensor:
-        return sample(logits, [Case(1.0, seed=c.seed, step=0) for c in cases], 1 if width == 0 else width)[
-            :, :1
-        ].expand(-1, width)
+    def stuck(logits: torch.Tensor, params: DrawParams) -> torch.Tensor:
+        return sample(logits, replace(params, step=torch.zeros_like(params.step)))
 
     tokens = speculate(Case(1.0), PEAKED, 1, 20_000, stuck)
     check_tokens(Case(1.0), tokens)
@@ -140,8 +153,7 @@ def test_wide_rows_follow_the_exact_softmax(case):
     """Rows wide enough for the way that skips ids; probabilities that differ by orders of magnitude."""
     vocab, rows = 1030, 4000
     logits = (np.random.default_rng(4).normal(size=vocab) * 2.5).astype(np.float32)
-    cases = [Case(case.temperature, case.top_k, case.top_p, case.min_p, seed, 3) for seed in range(rows)]
-    tokens = draw(torch.from_numpy(logits).expand(rows, -1), params_of(cases)).tokens.numpy()
+    tokens = sample_all(logits, keyed(case, rows)).numpy()
     check_distribution(tokens, probabilities(logits, case), largest_variation=0.15)
 
 
@@ -151,11 +163,10 @@ def match_rates(spread: float) -> tuple[float, float]:
     rng = np.random.default_rng(7)
     target = torch.from_numpy((rng.normal(size=(rows, vocab)) * 2).astype(np.float32))
     draft = target + torch.from_numpy((rng.normal(size=(rows, vocab)) * spread).astype(np.float32))
-    keyed = params_of([Case(1.0, seed=i) for i in range(rows)])
-    other = params_of([Case(1.0, seed=i + 10**6) for i in range(rows)])
-    tokens = draw(target, keyed).tokens
-    coupled = (draw(draft, keyed).tokens == tokens).double().mean()
-    independent = (draw(draft, other).tokens == tokens).double().mean()
+    shared, other = keyed(Case(1.0), rows), keyed(Case(1.0), rows, first_seed=10**6)
+    tokens = sample(target, shared)
+    coupled = (sample(draft, shared) == tokens).double().mean()
+    independent = (sample(draft, other) == tokens).double().mean()
     return float(coupled), float(independent)
 
 
@@ -168,8 +179,7 @@ def test_coupled_drafts_match_more_often_than_independent_ones(spread):
 def test_coupled_match_rate_is_the_exact_one():
     """P(match) = sum_i 1 / sum_j max(p_j / p_i, q_j / q_i) (arXiv 2408.07978)."""
     rows = 20_000
-    cases = [Case(1.0, seed=i) for i in range(rows)]
-    tokens = [sample(torch.from_numpy(x).expand(rows, -1), cases, 1) for x in (TARGET, PEAKED)]
+    tokens = [sample_all(logits, keyed(Case(1.0), rows)) for logits in (TARGET, PEAKED)]
     p, q = probabilities(TARGET, Case(1.0)), probabilities(PEAKED, Case(1.0))
     exact = sum(1 / np.maximum(p / p[i], q / q[i]).sum() for i in range(len(p)))
     assert abs(float((tokens[0] == tokens[1]).double().mean()) - exact) < 4 * np.sqrt(exact * (1 - exact) / rows)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sampling.kit import Case, params_of, plain_draw
 
 from paceline.sampling import draw as drawing
 from paceline.sampling import host
 from paceline.sampling.draw import draw, draw_subset, draw_together
-from tests.sampling.kit import Case, params_of, plain_draw
 
 Draw = Callable[..., torch.Tensor]
 
@@ -83,9 +83,13 @@ def uniform_instead(words: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("name", "value"), [("MOST_GUMBEL", 1.0), ("host_exponential", uniform_instead)])
 def test_skipping_ids_that_can_win_is_noticed(monkeypatch, name, value):
     monkeypatch.setattr(host, name, value)
-    with pytest.raises(AssertionError):
+
+    def many() -> None:
         for step in range(300):
             check_skipping(1024, ("normal", "pair")[step % 2], Case(step=step))
+
+    with pytest.raises(AssertionError):
+        many()
 
 
 def test_wide_rows_get_the_token_of_the_definition():
@@ -141,7 +145,9 @@ def test_a_window_drawn_at_one_step_is_noticed():
 
 
 @pytest.mark.parametrize("vocab", [8, 4096])
-@pytest.mark.parametrize("case", [Case(0.0), Case(1e-5), Case(0.0, top_p=0.5), Case(1.0, top_k=1), Case(0.7, top_p=1e-9)])
+@pytest.mark.parametrize(
+    "case", [Case(0.0), Case(1e-5), Case(0.0, top_p=0.5), Case(1.0, top_k=1), Case(0.7, top_p=1e-9)]
+)
 def test_greedy_and_its_equivalents_take_the_lowest_of_equal_ids(vocab, case):
     logits = torch.zeros(2, vocab)
     logits[0, [3, 5, vocab - 1]] = 7.0
@@ -240,9 +246,12 @@ def test_a_subset_draw_with_noise_by_place_is_noticed():
     def by_place(logits, ids, params):
         return ids[draw(logits, params).tokens]
 
-    with pytest.raises(AssertionError):
+    def many() -> None:
         for seed in range(20):
             check_subset(by_place, 60, Case(1.0, seed=seed), seed)
+
+    with pytest.raises(AssertionError):
+        many()
 
 
 def test_a_bad_row_of_a_subset_gets_a_listed_id():

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sampling import kit
 
 from paceline.sampling import noise
 from paceline.sampling.params import signed_seed
-from tests.sampling import kit
 
 #: Counter, key and result of the known-answer tests published with Random123 for philox4x32, 10 rounds.
 KNOWN = [

@@ -71,7 +71,9 @@ def _report(error: Exception) -> int:
         return BAD_INPUT if isinstance(error, ConfigError | RequestError) else FAILURE
     usage = getattr(error, "format_message", None)
     if usage is not None:  # what typer raises for flags it does not know or cannot read
-        _say(f"{usage()} Try 'paceline --help'.")
+        message = usage()
+        if message:  # none where the help was shown because no command was given
+            _say(f"{message} Try 'paceline --help'.")
         return BAD_INPUT
     _say(f"{type(error).__name__}: {error} (--debug shows where)")
     return FAILURE

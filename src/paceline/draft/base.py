@@ -17,12 +17,17 @@ from ..core.transaction import NoChange, StateChange
 if TYPE_CHECKING:
     import torch
 
+    from ..cache.groups import BlockGroupSpec
+    from ..cache.tables import RowTables
     from ..core.row import Row
 
 
 @dataclass(frozen=True)
 class TargetView:
-    """What a drafter may know of the target: sizes and identity. ``tokenizer`` is ``None`` when ids only are used."""
+    """What a drafter may know of the target: sizes and identity. ``tokenizer`` is ``None`` when ids only are used.
+
+    ``tables``: the row tables, once they exist; a drafter with KV of its own finds its block groups there.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -32,6 +37,7 @@ class TargetView:
     device: str
     dtype: str
     tokenizer: Any | None = None
+    tables: RowTables | None = None
 
 
 class DrawPort(Protocol):
@@ -110,12 +116,18 @@ class DraftProvider(ABC):
     """Makes :class:`DraftRows`. ``id`` names the drafter in reports and in the group key.
 
     ``external_tokens``: ``consume`` is implemented, so spans may propose for its rows. ``free``: proposes without a
-    model forward, so its proposals cost nothing and bound the depth (spec 6.3).
+    model forward, so its proposals cost nothing and bound the depth (spec 6.3). ``weight_bytes``: memory of its weights.
     """
 
     id: str
     external_tokens: bool = False
     free: bool = False
+    weight_bytes: int = 0
+
+    def kv_groups(self, view: TargetView) -> tuple[BlockGroupSpec, ...]:
+        """Block groups for the drafter's own KV. Their layers are numbered from ``view.num_layers`` on and hold the
+        target's KV dtype; logical blocks are those of the target, so a row's lengths and prefixes align."""
+        return ()
 
     def target_taps(self, view: TargetView) -> tuple[int, ...]:
         """Target layers whose outputs the drafter needs, in the order it wants them."""

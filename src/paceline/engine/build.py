@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..cache.groups import BlockGroupSpec
 from ..cache.pool import BlockPool
 from ..cache.service import NoCache
 from ..cache.store import KVStore
@@ -76,55 +78,61 @@ def assemble(
     tokenizer: Any = None,
 ) -> Engine:
     """An engine over a loaded target: memory plan, pools, tables, drafter, scheduler, thread."""
-    device = str(target.device)
-    limits = Limits.of(config, device)
-    max_model_len = target.max_model_len
-    view = TargetView(
-        vocab_size=target.vocab_size,
-        hidden_size=target.hidden_size,
-        num_layers=target.num_layers,
-        max_model_len=max_model_len,
-        eos_ids=eos_ids,
-        device=device,
-        dtype=str(target.kv_dtype).removeprefix("torch."),
-        tokenizer=tokenizer,
-    )
+    limits = Limits.of(config, str(target.device))
+    view = target_view(target, eos_ids, tokenizer)
     drafting = choose_drafter(config, view, drafter)
-    plan = plan_memory(model_facts(target), config, limits, drafting.depth)
-    tables = _tables(config, target, plan, limits, device)
-    on_device = config.runtime.device_round
+    groups = (*target.kv_groups, *drafting.provider.kv_groups(view))
+    facts = model_facts(target, groups, drafting.provider.weight_bytes)
+    plan = plan_memory(facts, config, limits, drafting.depth)
+    tables = _tables(config, target, groups, plan, limits)
     parts = EngineParts(
         target=target,
         tables=tables,
         cache=NoCache(),
         prefill_chunk=limits.chunk,
         depth=drafting.depth,
-        device_round=not device.startswith("cpu") if on_device is None else on_device,
+        device_round=_device_round(config, target),
     )
     stats = EngineStats()
     sampler = RowSampler(tables, config.runtime.draft_temperature, config.runtime.draft_filter)
     ram = RamTier(config.runtime.preempt_ram_bytes)
-    bind = bind_speculative_group(GroupBinding(parts, drafting.provider, drafting.depth, view, sampler, stats, ram))
+    seen = replace(view, tables=tables)
+    bind = bind_speculative_group(GroupBinding(parts, drafting.provider, drafting.depth, seen, sampler, stats, ram))
     if bind is None:
         taps = drafting.provider.target_taps(view)
         raise DraftError(f"drafter {drafting.provider.id!r} reads layers {taps}, which this target cannot give")
     door = Door(
         vocab_size=target.vocab_size,
-        max_model_len=max_model_len,
+        max_model_len=target.max_model_len,
         pool_tokens=plan.pool_tokens(config.cache.block_size),
         eos_ids=eos_ids,
         depth=drafting.depth,
         seed=config.runtime.seed,
     )
-    engine = Engine(
-        Scheduler(parts, bind, stats, ram),
-        door,
-        stats,
-        info=_info(config, target, drafting, plan, limits),
-        tokenizer=tokenizer,
-    )
+    info = _info(config, target, drafting, plan, limits)
+    engine = Engine(Scheduler(parts, bind, stats, ram), door, stats, info=info, tokenizer=tokenizer)
     engine.config = config
     return engine
+
+
+def target_view(target: TargetBinding, eos_ids: tuple[int, ...], tokenizer: Any) -> TargetView:
+    """What drafters may know of a loaded target."""
+    return TargetView(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        num_layers=target.num_layers,
+        max_model_len=target.max_model_len,
+        eos_ids=eos_ids,
+        device=str(target.device),
+        dtype=str(target.kv_dtype).removeprefix("torch."),
+        tokenizer=tokenizer,
+    )
+
+
+def _device_round(config: EngineConfig, target: TargetBinding) -> bool:
+    """On the CPU the host walk is cheaper than a dozen small tensor operations."""
+    wanted = config.runtime.device_round
+    return target.device.type != "cpu" if wanted is None else wanted
 
 
 def choose_drafter(config: EngineConfig, view: TargetView, ready: DraftProvider | None) -> Drafting:
@@ -163,11 +171,11 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def model_facts(target: TargetBinding) -> ModelFacts:
-    """What the memory plan needs of a loaded target."""
+def model_facts(target: TargetBinding, groups: Sequence[BlockGroupSpec], draft_bytes: int) -> ModelFacts:
+    """What the memory plan needs of a loaded target and its drafter."""
     return ModelFacts(
-        weight_bytes=target.weight_bytes,
-        kv_groups=target.kv_groups,
+        weight_bytes=target.weight_bytes + draft_bytes,
+        kv_groups=groups,
         kv_dtype_size=target.kv_dtype.itemsize,
         hidden_size=target.hidden_size,
         intermediate_size=target.config.intermediate_size,
@@ -176,11 +184,14 @@ def model_facts(target: TargetBinding) -> ModelFacts:
     )
 
 
-def _tables(config: EngineConfig, target: TargetBinding, plan: MemoryPlan, limits: Limits, device: str) -> RowTables:
-    store = KVStore(target.kv_groups, plan.num_blocks, config.cache.block_size, target.kv_dtype, device)
+def _tables(
+    config: EngineConfig, target: TargetBinding, groups: Sequence[BlockGroupSpec], plan: MemoryPlan, limits: Limits
+) -> RowTables:
+    size = config.cache.block_size
+    store = KVStore(groups, plan.num_blocks, size, target.kv_dtype, target.device)
     target.attach(store)
-    pools = {name: BlockPool(count, config.cache.block_size) for name, count in plan.num_blocks.items()}
-    return RowTables(limits.rows, target.max_model_len, target.kv_groups, pools, store, device)
+    pools = {name: BlockPool(count, size) for name, count in plan.num_blocks.items()}
+    return RowTables(limits.rows, target.max_model_len, groups, pools, store, target.device)
 
 
 def _sampling_defaults(artifact: ModelArtifact, mode: str) -> dict[str, Any]:

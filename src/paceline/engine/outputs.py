@@ -12,7 +12,7 @@ from ..core.stats import SpecStats
 
 @dataclass(frozen=True)
 class SpeculativeMetrics:
-    """What speculation did for one request.
+    """What speculation did for one request; tuples by position are as long as the deepest proposal.
 
     A draft round is a round in which the request had drafter proposals. Mean acceptance length = 1 + accepted / draft
     rounds (the bonus token included, 1.0 without draft rounds); draft acceptance rate = accepted / drafted.
@@ -52,7 +52,7 @@ class SpeculativeMetrics:
             forwards_saved=spec.forwards_saved,
             tokens_per_forward=spec.tokens_per_forward,
             drafted_by_position=tuple(spec.drafted_by_pos),
-            accepted_by_position=tuple(spec.accepted_by_pos),
+            accepted_by_position=tuple(spec.accepted_by_pos) + (0,) * (len(spec.drafted_by_pos) - len(spec.accepted_by_pos)),
         )
 
     @property

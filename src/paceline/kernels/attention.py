@@ -54,20 +54,20 @@ class AttentionPlan:
     _masks: dict[tuple[int, torch.dtype, int], list[torch.Tensor]] = field(default_factory=dict)
     _slots: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def masks(self, heads: int, dtype: torch.dtype, min_rows: int) -> list[torch.Tensor]:
+    def masks(self, heads: int, dtype: torch.dtype, multiple: int) -> list[torch.Tensor]:
         """Per segment [spans, 1, rows, SPAN], added to scores; rows are the segment's tokens x ``heads``, padded."""
-        key = (heads, dtype, min_rows)
+        key = (heads, dtype, multiple)
         if key not in self._masks:
-            self._masks[key] = [self._mask(segment, heads, dtype, min_rows) for segment in self.segments]
+            self._masks[key] = [self._mask(segment, heads, dtype, multiple) for segment in self.segments]
         return self._masks[key]
 
-    def _mask(self, segment: Segment, heads: int, dtype: torch.dtype, min_rows: int) -> torch.Tensor:
+    def _mask(self, segment: Segment, heads: int, dtype: torch.dtype, multiple: int) -> torch.Tensor:
         hidden = self.visible(segment).logical_not_()
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, HIDDEN)
         mask = mask.view(segment.count, 1, segment.spans, SPAN).expand(-1, heads, -1, -1)
         mask = mask.reshape(segment.count * heads, segment.spans, SPAN).transpose(0, 1)
-        missing = min_rows - mask.shape[1]
-        if missing > 0:
+        missing = -mask.shape[1] % multiple
+        if missing:
             mask = torch.nn.functional.pad(mask, (0, 0, 0, missing))
         return mask.unsqueeze(1)
 
@@ -150,7 +150,7 @@ def attend(
         if traits is None:
             parts.append(_plain(plan, number, rows, (keys, values), (scale, softcap)))
         else:
-            mask = plan.masks(q.shape[1] // keys.shape[1], q.dtype, traits.min_rows)[number]
+            mask = plan.masks(q.shape[1] // keys.shape[1], q.dtype, traits.multiple)[number]
             spans = [_spans(plan, number, store) for store in (keys, values)]
             parts.append(flash.attend_spans(rows, spans[0], spans[1], mask, scale))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -13,15 +13,16 @@ import torch.nn.functional as F
 
 _DTYPES = (torch.float32, torch.bfloat16)
 _PROBED_SPAN = 256
-_PROBED_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 21, 24, 32, 33, 48, 63, 64, 96, 128, 200, 384)
+_PROBED_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 20, 24, 32, 33, 36, 40, 48, 63, 64, 96, 128, 136, 196, 200, 384)
 
 
 @dataclass(frozen=True)
 class FlashTraits:
-    """``min_rows``: query rows (tokens x heads per KV head) a call is padded to. ``invariant``: a query row then gets
-    the same bits in calls of any size that was tried, views or gathered copies alike."""
+    """``multiple``: query rows (tokens x heads per KV head) of a call are padded to a multiple of it, because the kernel
+    treats the last few rows of a tile differently. ``invariant``: a query row then gets the same bits in calls of any
+    size that was tried, views or gathered copies alike."""
 
-    min_rows: int
+    multiple: int
     invariant: bool
 
 
@@ -99,7 +100,7 @@ def _probe(kv_heads: int, dim: int, dtype: torch.dtype, threads: int) -> FlashTr
     equal = {count: torch.equal(run(count, 2, count % 4), reference[:count]) for count in _PROBED_ROWS}
     for count in (n for n in _PROBED_ROWS if n <= half):
         equal[count] = equal[count] and torch.equal(run(count, 1, 0), reference[:count])
-    for min_rows in (1, 2, 4, 8):
-        if all(same for count, same in equal.items() if count >= min_rows):
-            return FlashTraits(min_rows, True)
+    for multiple in (1, 2, 4, 8):
+        if all(same for count, same in equal.items() if count % multiple == 0):
+            return FlashTraits(multiple, True)
     return FlashTraits(1, False)

@@ -188,4 +188,4 @@ def another_id(token: int, vocab_size: int) -> int:
 
 def row_random(seed: int, row: Row) -> random.Random:
     """A generator that depends on the seed, the row's prompt and how far it has come, and on nothing else."""
-    return random.Random(f"{seed}/{row.request.prompt_ids}/{row.request.seed}/{len(row.tokens)}")
+    return random.Random(f"{seed}/{row.request.prompt_ids}/{len(row.tokens)}")
