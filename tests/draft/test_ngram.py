@@ -98,7 +98,7 @@ def past_eos(drafter: NgramDrafter, tokens: Sequence[int], max_tokens: int) -> l
 
 @pytest.mark.parametrize("wrong", [finds_itself, shortest_first, other_end, past_eos])
 def test_wrong_lookups_are_noticed(wrong):
-    texts = [[1, 2, 3, 1, 2], [1, 2, 3, 4, 2, 3, 9, 4, 2, 3], [5, 0, 6, 5], [7, 8]]
+    texts = [[1, 2, 3, 1, 2], [1, 2, 10, 1, 2, 20, 1, 2], [1, 2, 3, 4, 2, 3, 9, 4, 2, 3], [5, 0, 6, 5], [7, 8]]
     with pytest.raises(AssertionError):
         check_lookup(wrong, NgramDrafter(eos_ids=(0,)), texts, 4)
 

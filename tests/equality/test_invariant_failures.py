@@ -66,6 +66,13 @@ def planted(method: Callable[..., Any], fault: AtCall, name: str) -> Callable[..
     return wrapped
 
 
+def is_planted(error: BaseException | None) -> bool:
+    """Whether the planted failure is ``error`` or what caused it."""
+    if error is None:
+        return False
+    return isinstance(error, Injected) or "joining the batch failed" in str(error) or is_planted(error.__cause__)
+
+
 def check_contained(engine: Engine, served: dict[str, Collector], fault: AtCall) -> None:
     """Every request ended once: as in plain decoding, or with the planted error after a prefix of it."""
     touched = 0
@@ -73,7 +80,7 @@ def check_contained(engine: Engine, served: dict[str, Collector], fault: AtCall)
         got, run = served[job.name], DECODER.run(job.prompt, job.params)
         assert got.problems == []
         if got.reason == "error":
-            assert got.finished is not None and isinstance(got.finished.error, Injected)
+            assert got.finished is not None and is_planted(got.finished.error)
             assert tuple(got.tokens) == run.tokens[: len(got.tokens)]
             touched += 1
         else:
@@ -82,6 +89,7 @@ def check_contained(engine: Engine, served: dict[str, Collector], fault: AtCall)
     assert fault.raised <= 1
     assert leftovers(engine) == []
     assert sum(engine.stats().finished.values()) == len(JOBS)
+    fault.call = 0  # what has not happened by now shall not
     fresh = run_jobs(engine, [Job("fresh", (9, 9, 9), greedy(6))])
     assert compare([Job("fresh", (9, 9, 9), greedy(6))], DECODER, fresh) == [], "the engine still serves"
 
@@ -150,6 +158,7 @@ def test_14_catches_a_release_that_forgets_the_index(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("call", [1, 2, 4])
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "open"])
 def test_14_a_failing_drafter_changes_no_stream_and_closes_nothing(method: Method, call: int) -> None:
+    call += method == "close"  # the first close belongs to the trial opening at start
     drafter = FailingDrafter(make_drafter("oracle", DECODER), method, call)
     with open_engine(ToyTarget(), (), Setup(rows=3), drafter) as engine:
         served = run_jobs(engine, JOBS, timeout=20)

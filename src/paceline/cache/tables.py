@@ -219,16 +219,18 @@ class RowTables(RowColumns):
         contexts: Sequence[int],
         limits: Sequence[int],
         live: Sequence[bool] | None = None,
+        groups: Sequence[str] | None = None,
     ) -> ForwardBatch:
         """Lay out one forward: row ``indices[b]`` runs ``tokens[b]`` at positions ``contexts[b]`` ...
 
         Positions at or past ``limits[b]``, and rows with ``live[b]`` false (default: all live), write to scratch
-        slots. Raises :class:`IntegrityError` if a kept position has no block that the row may write.
+        slots. ``groups``: the block groups that the forward writes (default: all). Raises :class:`IntegrityError` if a kept position has no block that the row may write.
         """
         for index in indices:
             self._require(index)
         layout = Layout(indices, tokens, contexts, limits, live)
-        return build_forward_batch(self._tables, layout, self.block_size, self.device)
+        tables = self._tables if groups is None else {name: self._tables[name] for name in groups}
+        return build_forward_batch(tables, layout, self.block_size, self.device)
 
     def check_integrity(self, external: Mapping[str, Mapping[int, int]] | None = None) -> None:
         """Raise :class:`IntegrityError` unless indices, tables, device copies and pools agree.

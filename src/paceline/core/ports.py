@@ -47,6 +47,10 @@ class Host(Protocol):
         ...
 
 
+#: Name of the drafter's attachment in a cached prefix.
+DRAFTER = "drafter"
+
+
 @dataclass(frozen=True)
 class CachedPrefix:
     """A usable prefix: ``length`` tokens, block ids per block group in logical order, attachments by name."""

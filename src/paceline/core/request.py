@@ -128,6 +128,20 @@ class AbortSignal:
 
 
 @dataclass(frozen=True)
+class Family:
+    """Requests that are samples of one prompt: ``size`` of them, this one being number ``place`` (0 = the first)."""
+
+    id: str
+    place: int
+    size: int
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member computes the prompt that the others share."""
+        return self.place == 0
+
+
+@dataclass(frozen=True)
 class Request:
     """One admitted request: everything resolved, nothing optional left to decide.
 
@@ -147,4 +161,5 @@ class Request:
     prefill_chunk: int | None = None
     checkpoint_at: int | None = None
     namespace: str | None = None
+    family: Family | None = None
     arrival: float = 0.0

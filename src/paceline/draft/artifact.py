@@ -11,8 +11,11 @@ from ..core.errors import ConfigError
 from .base import DraftProvider, TargetView
 
 
+_WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
 class DraftArtifact:
-    """A directory that may hold a drafter."""
+    """A directory (or GGUF file) that may hold a drafter."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
@@ -29,6 +32,22 @@ class DraftArtifact:
             self._read = True
             self._config = self._parse()
         return self._config
+
+    def holds_model(self) -> bool:
+        """Whether it looks like a complete language model: a GGUF file, or a config that names one, and weights.
+
+        ``directory`` may be a GGUF file itself. Neither config nor weights are checked further.
+        """
+        if self.directory.suffix == ".gguf":
+            return self.directory.is_file()
+        config = self.config()
+        if config is None:
+            return self._count("*.gguf") == 1
+        named = "model_type" in config or "architectures" in config
+        return named and any(self._count(pattern) for pattern in _WEIGHT_FILES)
+
+    def _count(self, pattern: str) -> int:
+        return sum(1 for _ in self.directory.glob(pattern))
 
     def _parse(self) -> dict[str, Any] | None:
         try:

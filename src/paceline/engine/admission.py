@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core.errors import RequestError
-from ..core.request import AbortSignal, Request, SamplingParams
+from ..core.request import AbortSignal, Family, Request, SamplingParams
 
 
 @dataclass
@@ -25,6 +25,24 @@ class Door:
 
     def __post_init__(self) -> None:
         self._random = None if self.seed is None else random.Random(self.seed)
+
+    def admit_samples(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, count: int, arrival: float
+    ) -> list[Request]:
+        """``count`` samples of one prompt. Sample j draws with seed + j (modulo 2**64); one sample is no family."""
+        first = self.admit(request_id, prompt_ids, params, arrival)
+        if count == 1:
+            return [first]
+        return [
+            replace(
+                first,
+                id=request_id if place == 0 else f"{request_id}/{place}",
+                seed=(first.seed + place) % 2**64,
+                abort=AbortSignal(),
+                family=Family(request_id, place, count),
+            )
+            for place in range(count)
+        ]
 
     def admit(self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, arrival: float) -> Request:
         """The resolved request, or :class:`RequestError` naming the field and the limit."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..cache.family import FamilyCache
 from ..cache.groups import BlockGroupSpec
 from ..cache.pool import BlockPool
-from ..cache.service import NoCache
 from ..cache.store import KVStore
 from ..cache.tables import RowTables
 from ..core.config import EngineConfig
@@ -85,10 +85,11 @@ def assemble(
     facts = model_facts(target, groups, drafting.provider.weight_bytes)
     plan = plan_memory(facts, config, limits, drafting.depth)
     tables = _tables(config, target, groups, plan, limits)
+    families = FamilyCache(tables)
     parts = EngineParts(
         target=target,
         tables=tables,
-        cache=NoCache(),
+        cache=families,
         prefill_chunk=limits.chunk,
         depth=drafting.depth,
         device_round=_device_round(config, target),
@@ -110,7 +111,7 @@ def assemble(
         seed=config.runtime.seed,
     )
     info = _info(config, target, drafting, plan, limits)
-    engine = Engine(Scheduler(parts, bind, stats, ram), door, stats, info=info, tokenizer=tokenizer)
+    engine = Engine(Scheduler(parts, bind, stats, ram, families), door, stats, info=info, tokenizer=tokenizer)
     engine.config = config
     return engine
 

@@ -40,7 +40,7 @@ class Engine:
         self.default_params: dict[str, Any] = {}
         self.config = EngineConfig()
         self._condition = threading.Condition()
-        self._inbox: deque[tuple[Request, Consumer]] = deque()
+        self._inbox: deque[tuple[list[Request], list[_Released]]] = deque()
         self._live: dict[str, Request] = {}
         self._closing: BaseException | None = None
         self._numbers = itertools.count(1)
@@ -67,17 +67,34 @@ class Engine:
 
         Raises :class:`RequestError` if the request can never be served as asked, :class:`EngineClosed` after close.
         """
+        return self.add_samples(prompt_ids, params, [consumer], request_id)[0]
+
+    def add_samples(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        consumers: Sequence[Consumer],
+        request_id: str | None = None,
+    ) -> list[str]:
+        """Queue one request per consumer: samples of one prompt that share its prefill and differ in their seed.
+
+        Returns their ids: ``request_id``, then ``request_id/1`` ... Raises as :meth:`add_request`.
+        """
         name = f"req-{next(self._numbers)}" if request_id is None else request_id
-        request = self._door.admit(name, prompt_ids, params, time.monotonic())
+        requests = self._door.admit_samples(name, prompt_ids, params, len(consumers), time.monotonic())
         with self._condition:
             if self._closing is not None:
                 raise EngineClosed(f"the engine is closed: {self._closing}")
-            if name in self._live:
-                raise RequestError("request_id", f"{name!r} is already in use by a live request")
-            self._live[name] = request
-            self._inbox.append((request, _Released(consumer, self._live, name)))
+            for request in requests:
+                if request.id in self._live:
+                    raise RequestError("request_id", f"{request.id!r} is already in use by a live request")
+            released = []
+            for request, consumer in zip(requests, consumers, strict=True):
+                self._live[request.id] = request
+                released.append(_Released(consumer, self._live, request.id))
+            self._inbox.append((requests, released))
             self._condition.notify()
-        return name
+        return [request.id for request in requests]
 
     def abort(self, request_id: str, reason: str = "aborted by the caller") -> bool:
         """Ask that a request ends. Unknown and finished ids are no error; returns whether the id was live."""
@@ -134,7 +151,11 @@ class Engine:
             while not (self._inbox or self._scheduler.has_work or self._closing is not None):
                 self._condition.wait()
             while self._inbox:
-                self._scheduler.submit(*self._inbox.popleft())
+                requests, consumers = self._inbox.popleft()
+                if len(requests) == 1:
+                    self._scheduler.submit(requests[0], consumers[0])
+                else:
+                    self._scheduler.submit_family(requests, consumers)
             return self._closing is None
 
 

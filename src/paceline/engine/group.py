@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from ..core.errors import Cancelled, OutOfBlocks, RowFailed
-from ..core.ports import CachedPrefix, Gate, Host
+from ..core.ports import DRAFTER, CachedPrefix, Gate, Host
 from ..core.round import Outcome, RowResult
 from ..core.row import Finished, FinishReason, Row
 from ..core.stats import EngineStats
@@ -233,9 +233,8 @@ class SpeculativeGroup:
         row, tables = state.row, self.parts.tables
         blocks = tables.share(row.index, len(tokens))
         try:
-            self.parts.cache.publish(
-                row.request, row.request.namespace or "", tokens, CachedPrefix(len(tokens), blocks)
-            )
+            prefix = CachedPrefix(len(tokens), blocks, {DRAFTER: self.drafter.capture(row)})
+            self.parts.cache.publish(row.request, row.request.namespace or "", tokens, prefix)
         except Exception as error:
             tables.unshare(blocks)
             _LOG.warning("publishing a prefix of request %s failed: %r", row.request.id, error)

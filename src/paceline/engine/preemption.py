@@ -6,6 +6,7 @@ steps and then its generated tokens through windows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ from ..cache.snapshot import RowSnapshot, restore_snapshot, snapshot_bytes, take
 from ..core.errors import OutOfBlocks
 from ..core.row import Row
 from ..core.transaction import release_all
-from .prefill_plan import PrefillSpan
 from .state import EngineParts, PrefillStep, RowState
 
 #: Generated tokens are replayed through windows of this many positions.
@@ -75,16 +75,15 @@ def restore_state(parts: EngineParts, preempted: PreemptedRow) -> None:
     tables.write_row(row)
 
 
-@dataclass(frozen=True)
 class ReplaySpan:
-    """Steps that rebuild a row of ``end`` inputs: its own prefill steps, then windows over what it generated."""
+    """Steps that rebuild a row of ``end`` inputs: its recorded prefill steps, then windows over what it generated."""
 
-    prefill: PrefillSpan
-    end: int
+    def __init__(self, plan: Sequence[PrefillStep], chunk: int, end: int) -> None:
+        self.end = end
+        starts = range(0, plan[0].start if plan else 0, chunk)
+        before = [PrefillStep(start, min(start + chunk, plan[0].start), final=False) for start in starts]
+        self._steps = {step.start: step.end for step in (*before, *plan)}
 
     def step_at(self, position: int) -> PrefillStep:
-        if position < self.prefill.end:
-            step = self.prefill.step_at(position)
-            return PrefillStep(step.start, step.end, final=step.end == self.end)
-        end = min(position + REPLAY_WINDOW, self.end)
+        end = min(self._steps.get(position, position + REPLAY_WINDOW), self.end)
         return PrefillStep(position, end, final=end == self.end)

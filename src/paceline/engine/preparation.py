@@ -12,6 +12,7 @@ import torch
 
 from ..core.batch import ForwardResult
 from ..core.errors import Cancelled, RowFailed
+from ..core.ports import DRAFTER, CachedPrefix
 from ..core.request import Request
 from ..core.round import Outcome, RowResult
 from ..core.row import Row
@@ -63,8 +64,8 @@ class Preparation:
         if preempted.snapshot is not None:
             self._ready.append(state)
         else:
-            prefill = PrefillSpan(0, state.prefix_length, state.chunk)
-            self._engine.resume(PrefillEntry(row, state, ReplaySpan(prefill, row.length), 0, resumes=True))
+            span = ReplaySpan(state.plan, state.chunk, row.length)
+            self._engine.resume(PrefillEntry(row, state, span, 0, resumes=True))
 
     def preempt_newest(self) -> Request | PreemptedRow | None:
         """Give back everything of the newest row here; returns what to queue again, ``None`` if there is no row."""
@@ -102,20 +103,21 @@ class Preparation:
             raise RowFailed("no row index is free")
         row.index = index
         try:
-            request = row.request
-            chunk = min(request.prefill_chunk or self._parts.prefill_chunk, self._parts.prefill_chunk)
-            span = PrefillSpan.of_prompt(row.prompt_tokens, chunk, tail_split=target.tail_split)
-            keeps = self._parts.cache.keeps(request)
-            if keeps:
-                span = span.kept(row.prompt_tokens, request.checkpoint_at)
-            row.drafting = request.draft_cap > 0
+            prefix = self._adopt(row)
             tables.reserve(index, self._group.first_blocks(row), sliding=False)
             tables.write_row(row)
+            row.drafting = row.request.draft_cap > 0
             if row.drafting:
-                self._group.drafter.open_row(row, None)
+                self._group.drafter.open_row(row, None if prefix is None else prefix.attachments.get(DRAFTER))
         except BaseException:
             release_all([lambda: tables.release(index), lambda: tables.release_index(index)])
             raise
+        request = row.request
+        chunk = min(request.prefill_chunk or self._parts.prefill_chunk, self._parts.prefill_chunk)
+        span = PrefillSpan.of_prompt(row.prompt_tokens, chunk, tail_split=target.tail_split, cached=row.cached_tokens)
+        keeps = self._parts.cache.keeps(request)
+        if keeps:
+            span = span.kept(row.prompt_tokens, request.checkpoint_at)
         state = RowState(
             row,
             prefix_length=span.end,
@@ -124,6 +126,16 @@ class Preparation:
             committed=[] if keeps else None,
         )
         return PrefillEntry(row, state, span, span.cached)
+
+    def _adopt(self, row: Row) -> CachedPrefix | None:
+        """Start the row on the longest cached prefix, if there is one (spec 4.6)."""
+        tables, request = self._parts.tables, row.request
+        prefix = self._parts.cache.acquire(request, request.namespace or "", request.prompt_ids)
+        if prefix is not None:
+            tables.adopt(row.index, prefix.blocks, prefix.length)
+            tables.make_writable(row.index, prefix.length)
+            row.cached_tokens = row.length = prefix.length
+        return prefix
 
     def forward(self, work: Sequence[tuple[PrefillEntry, PrefillStep]]) -> ForwardResult:
         """One target forward over the packed steps; the drafter consumes the same chunk (spec 4.11)."""

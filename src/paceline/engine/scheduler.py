@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..cache.family import FamilyCache
 from ..core.errors import Cancelled, RowFailed
 from ..core.ports import Consumer
 from ..core.request import Request
@@ -28,13 +29,20 @@ class Scheduler:
     """Runs on the engine thread only. Each :meth:`step` does at most one prefill forward and one round."""
 
     def __init__(
-        self, parts: EngineParts, bind: Callable[[Request], GroupRequest], stats: EngineStats, ram: RamTier
+        self,
+        parts: EngineParts,
+        bind: Callable[[Request], GroupRequest],
+        stats: EngineStats,
+        ram: RamTier,
+        families: FamilyCache,
     ) -> None:
         self._parts = parts
+        self._families = families
         self._bind = bind
         self._stats = stats
         self._ram = ram
         self._waiting: deque[Request] = deque()
+        self._followers: dict[str, list[Request]] = {}
         self._preempted: deque[PreemptedRow] = deque()
         self._consumers: dict[str, Consumer] = {}
         self._rows: list[Row] = []
@@ -88,9 +96,18 @@ class Scheduler:
         self._stats.prompt_tokens += len(request.prompt_ids)
         self._waiting.append(request)
 
+    def submit_family(self, requests: Sequence[Request], consumers: Sequence[Consumer]) -> None:
+        """Samples of one prompt: the first computes it, the others wait and start on its blocks."""
+        for request, consumer in zip(requests, consumers, strict=True):
+            self._consumers[request.id] = consumer
+            self._families.enter(request)
+        self._stats.prompt_tokens += len(requests[0].prompt_ids)
+        self._waiting.append(requests[0])
+        self._followers[requests[0].id] = list(requests[1:])
+
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._preempted or self._rows or self._preparation)
+        return bool(self._waiting or self._followers or self._preempted or self._rows or self._preparation)
 
     @property
     def num_running(self) -> int:
@@ -98,7 +115,8 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._preempted)
+        following = sum(len(requests) for requests in self._followers.values())
+        return len(self._waiting) + len(self._preempted) + following
 
     @property
     def running_tokens(self) -> int:
@@ -117,6 +135,7 @@ class Scheduler:
     def step(self) -> None:
         """One loop turn: admit, advance the preparation, run one round, tell consumers what ended."""
         try:
+            self._release_followers()
             self._drop_aborted()
             self._admit()
             if self._preparation is not None and self._preparation.advance():
@@ -134,6 +153,7 @@ class Scheduler:
         self._close_group(error)
         while self._preempted:
             self._forget(self._preempted.popleft(), error)
+        self._release_followers(always=True)
         while self._waiting:
             self._end(self._waiting.popleft(), None, _rejection(error))
         self._notify()
@@ -141,6 +161,15 @@ class Scheduler:
     def drafter_failure(self) -> str | None:
         """The first failure of the open group's drafter, for health reports."""
         return self._group.drafter.failure if self._group is not None else None
+
+    def _release_followers(self, *, always: bool = False) -> None:
+        """Queue the samples whose first has published the prompt they share, or can no longer do so."""
+        for leader in list(self._followers):
+            requests = self._followers[leader]
+            ended = leader not in self._consumers
+            if always or ended or any(self._families.holds(request) for request in requests[:1]):
+                del self._followers[leader]
+                self._waiting.extendleft(reversed(requests))
 
     def _drop_aborted(self) -> None:
         for request in [request for request in self._waiting if request.abort.aborted]:
@@ -207,6 +236,7 @@ class Scheduler:
     def _end(self, request: Request, row: Row | None, finished: Finished) -> None:
         """Record that a request ended, exactly once; consumers hear of it after everything of the row is released."""
         consumer = self._consumers.pop(request.id)
+        self._families.leave(request)
         self._stats.finished[finished.reason] = self._stats.finished.get(finished.reason, 0) + 1
         self._ended.append((consumer, row, finished))
 

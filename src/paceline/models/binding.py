@@ -79,12 +79,15 @@ class TargetBinding:
         self._graph = graph
         self._block_size = 0
 
-    def attach(self, store: KVStore) -> None:
-        """Use the memory of ``store``, which was built from ``kv_groups`` and ``kv_dtype``."""
+    def attach(self, store: KVStore, first_layer: int = 0) -> None:
+        """Use the memory of ``store``, which was built from ``kv_groups`` and ``kv_dtype``.
+
+        ``first_layer``: number in the store of this model's layer 0, where several models share the store.
+        """
         if store.dtype != self.kv_dtype:
-            raise ValueError(f"the KV store holds {store.dtype}, this target needs {self.kv_dtype}")
+            raise ValueError(f"the KV store holds {store.dtype}, this model needs {self.kv_dtype}")
         self._block_size = store.block_size
-        for index, layer in enumerate(self._graph.layers):
+        for index, layer in enumerate(self._graph.layers, first_layer):
             layer.attention.inner.attach(store.keys(index), store.values(index))
 
     @torch.inference_mode()

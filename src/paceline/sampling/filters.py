@@ -37,7 +37,10 @@ class HostRow:
 
     def weights(self, ids: Array | slice) -> Array:
         """Probabilities of ``ids`` relative to the largest one, in the type of the logits."""
-        scaled = self.scaled[ids]
+        return self.relative(self.scaled[ids])
+
+    def relative(self, scaled: Array) -> Array:
+        """Probabilities of ids with these scaled logits, relative to the largest one."""
         if math.isinf(self.peak):
             scaled = np.where(scaled == self.peak, scaled.dtype.type(0), scaled.dtype.type(-np.inf))
         else:
@@ -54,10 +57,9 @@ def survivors(row: HostRow, top_k: int, top_p: float, min_p: float) -> Array:
     """Places in ``row`` that the filters leave, ascending, int64. Filters that are off: see :class:`DrawParams`."""
     by_mass = 0 < top_p < 1
     if 0 < top_k < row.logits.size:
-        ids = _first_k(row, top_k)
+        ids = _first(row, _holding(row, top_k), top_k)
         if by_mass:
-            units = _units(row.weights(ids))
-            ids = _shortest_prefix(row, ids, units, top_p * float(units.sum()))
+            ids = _shortest_prefix(row, ids, top_p * float(_units(row.weights(ids)).sum()))
     elif by_mass:
         ids = _smallest_mass(row, top_p)
     else:
@@ -65,22 +67,25 @@ def survivors(row: HostRow, top_k: int, top_p: float, min_p: float) -> Array:
     return ids[row.weights(ids) >= min_p] if min_p > 0 else ids
 
 
-def _first_k(row: HostRow, k: int) -> Array:
-    """The first ``k`` places in the order of the module, ascending."""
+def _holding(row: HostRow, k: int) -> Array:
+    """A prefix of the order with at least ``k`` places, ascending."""
     for distance in _LADDER:
         ids = row.within(distance)
         if ids.size >= k:
-            break
-    else:
-        ids = np.arange(row.logits.size)
+            return ids
+    return np.arange(row.logits.size)
+
+
+def _first(row: HostRow, ids: Array, k: int) -> Array:
+    """The first ``k`` of ``ids`` (a prefix of the order, ascending) in the order of the module, ascending."""
     surplus = ids.size - k
     if not surplus:
         return ids
     logits = row.logits[ids]
     least = np.partition(logits, surplus)[surplus]
-    above, ties = logits > least, np.flatnonzero(logits == least)
-    above[ties[: k - np.count_nonzero(above)]] = True
-    first: Array = ids[above]
+    chosen, ties = logits > least, np.flatnonzero(logits == least)
+    chosen[ties[: k - np.count_nonzero(chosen)]] = True
+    first: Array = ids[chosen]
     return first
 
 
@@ -90,19 +95,15 @@ def _smallest_mass(row: HostRow, top_p: float) -> Array:
     for distance in _LADDER:
         ids = row.within(distance)
         if units[ids].sum() >= need:
-            break
-    else:
-        ids = np.arange(row.logits.size)
-    return _shortest_prefix(row, ids, units[ids], need)
+            return _shortest_prefix(row, ids, need)
+    return _shortest_prefix(row, np.arange(row.logits.size), need)
 
 
-def _shortest_prefix(row: HostRow, ids: Array, units: Array, need: float) -> Array:
-    """Of ``ids``, a prefix of the order, those before which less than ``need`` units lie."""
-    order = np.argsort(-row.logits[ids], kind="stable")
-    sorted_units = units[order]
-    before = np.cumsum(sorted_units) - sorted_units
-    kept: Array = np.sort(ids[order[before < need]])
-    return kept
+def _shortest_prefix(row: HostRow, ids: Array, need: float) -> Array:
+    """Of ``ids``, a prefix of the order, those before which less than ``need`` units lie; ascending."""
+    units = _units(row.relative(np.sort(row.scaled[ids])[::-1]))
+    before = np.cumsum(units) - units
+    return _first(row, ids, int(np.count_nonzero(before < need)))
 
 
 def _units(weights: Array) -> Array:

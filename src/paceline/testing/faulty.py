@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+from ..cache.groups import BlockGroupSpec
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.row import Row
 from ..core.transaction import StateChange
@@ -35,6 +36,7 @@ class FailingDrafter(DraftProvider):
         self.id = f"failing-{method}-{call}"
         self.external_tokens = inner.external_tokens
         self.free = inner.free
+        self.weight_bytes = inner.weight_bytes
         self.raised = 0
         self._inner = inner
         self._method = method
@@ -50,6 +52,9 @@ class FailingDrafter(DraftProvider):
         if self._calls == self._call or (self._every and self._calls > self._call):
             self.raised += 1
             raise DrafterBroke(f"{method}, call {self._calls}")
+
+    def kv_groups(self, view: TargetView) -> tuple[BlockGroupSpec, ...]:
+        return self._inner.kv_groups(view)
 
     def target_taps(self, view: TargetView) -> tuple[int, ...]:
         return self._inner.target_taps(view)

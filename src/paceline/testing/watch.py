@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..cache.groups import BlockGroupSpec
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.row import Row
 from ..core.transaction import StateChange
@@ -44,11 +45,15 @@ class WatchedDrafter(DraftProvider):
         self.id = inner.id
         self.external_tokens = inner.external_tokens
         self.free = inner.free
+        self.weight_bytes = inner.weight_bytes
         self.vocab_size = 0
         self.problems: list[str] = []
         self.events: list[tuple[str, tuple[str, ...]]] = []
         self.rows: dict[str, WatchedRow] = {}
         self._threads: set[int] = set()
+
+    def kv_groups(self, view: TargetView) -> tuple[BlockGroupSpec, ...]:
+        return self.inner.kv_groups(view)
 
     def target_taps(self, view: TargetView) -> tuple[int, ...]:
         return self.inner.target_taps(view)

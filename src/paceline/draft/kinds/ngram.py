@@ -32,6 +32,8 @@ class NgramIndex:
             return
         for n, places in self._places.items():
             first = max(self._done, n - 1)
+            if first >= end:
+                continue
             grams = zip(*(tokens[first + 1 - n + j : end + 1 - n + j] for j in range(n)), strict=True)
             found = zip(grams, range(first + 1, end + 1), strict=False)
             if self._latest:
