@@ -189,12 +189,17 @@ def test_methods_resolve_with_a_reason(tmp_path):
         resolve_method("ngrm", registry)
 
 
-def test_default_kinds_load_by_name():
+@pytest.mark.parametrize(("name", "depth"), [("ngram", 6), ("suffix", 16)])
+def test_default_kinds_load_by_name(name, depth):
     registry = default_registry()
-    loaded = registry.load("ngram", LoadRequest(None, VIEW))
-    assert (loaded.kind, loaded.provider.id, loaded.num_draft_tokens) == ("ngram", "ngram", 6)
+    loaded = registry.load(name, LoadRequest(None, VIEW))
+    assert (loaded.kind, loaded.provider.id, loaded.num_draft_tokens) == (name, name, depth)
     assert loaded.provider.free and loaded.provider.external_tokens
     assert default_registry() is not registry, "callers may add kinds to their own"
+
+
+def test_auto_prefers_suffix():
+    assert resolve_method("auto", default_registry()).method == "suffix"
 
 
 WITHOUT_TORCH = """

@@ -80,8 +80,9 @@ class FakeEngine:
         while self.hold is not None and not self.hold.wait(0.005) and not row.request.abort.aborted and not self.closed:
             pass
         if self.closed:
-            return consumer.finish(None, Finished("error", error=EngineClosed("the engine was closed")))
-        recite(row, consumer, self.answer, self.bursts, self.eos)
+            consumer.finish(None, Finished("error", error=EngineClosed("the engine was closed")))
+        else:
+            recite(row, consumer, self.answer, self.bursts, self.eos)
 
     def abort(self, request_id: str, reason: str = "aborted") -> bool:
         for request in self.seen:
@@ -93,7 +94,8 @@ class FakeEngine:
         return EngineStats()
 
     def info(self) -> dict[str, Any]:
-        return {"spec_tokens": 4}
+        names = {"model": "fake", "dtype": "none", "device": "cpu", "exactness": "bitwise", "drafter": "none"}
+        return names | {"spec_tokens": 4, "max_num_seqs": 8, "max_model_len": 64, "kv_cache_tokens": 48}
 
     def close(self) -> None:
         self.closed = True

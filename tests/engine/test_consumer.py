@@ -125,7 +125,9 @@ def test_held_back_text_is_released_at_the_end() -> None:
 def test_ids_alone_need_no_tokenizer() -> None:
     results: list[RequestOutput] = []
     row = make_row((1, 2), SamplingParams())
-    recite(row, ResultConsumer(Submission("r", None, (1, 2), SamplingParams(), None, 0), results.append), [7, 8], [2], 2)
+    recite(
+        row, ResultConsumer(Submission("r", None, (1, 2), SamplingParams(), None, 0), results.append), [7, 8], [2], 2
+    )
     assert (results[0].text, results[0].token_ids) == ("", (7, 8))
 
 

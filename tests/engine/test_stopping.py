@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ def _run(pieces: list[str], stops: list[str], include: bool) -> tuple[list[str],
 
 def _cut(text: str, places: list[int]) -> list[str]:
     borders = sorted({0, len(text), *(place for place in places if place < len(text))})
-    return [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(borders)]
 
 
 @given(_TEXT, _STOPS, st.booleans(), st.lists(st.integers(0, 24)))

@@ -12,7 +12,7 @@ def byte_level() -> Any:
 
 
 def byte_fallback() -> Any:
-    """Like Llama 2: pieces with a leading space mark, ``<0xNN>`` for bytes, one leading space stripped. 0 is special."""
+    """Like Llama 2: pieces with a leading space mark, ``<0xNN>`` for bytes, a leading space stripped. 0 is special."""
     from tokenizers import AddedToken, Tokenizer, models
     from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence, Strip
     from transformers import PreTrainedTokenizerFast

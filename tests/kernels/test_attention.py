@@ -97,7 +97,9 @@ SHAPES = [(9, 3, 64), (4, 4, 32), (14, 2, 64), (8, 1, 128)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("window", [None, 100])
-def test_each_query_has_the_bits_it_has_alone(dtype: torch.dtype, shape: tuple[int, int, int], window: int | None) -> None:
+def test_each_query_has_the_bits_it_has_alone(
+    dtype: torch.dtype, shape: tuple[int, int, int], window: int | None
+) -> None:
     heads, kv_heads, dim = shape
     if not attention.row_invariant(heads, kv_heads, dim, dtype, None):
         pytest.skip("the fused attention kernel of this CPU is not row-invariant; the binding declares ties")

@@ -15,7 +15,9 @@ DTYPES = ["float64", "float32", "bfloat16", "int8"]
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 3e-2, "int8": 6e-2}
 
 
-def product(dtype: str, outputs: int, inputs: int, bias: bool = False) -> tuple[Linear, torch.Tensor, torch.Tensor | None]:
+def product(
+    dtype: str, outputs: int, inputs: int, bias: bool = False
+) -> tuple[Linear, torch.Tensor, torch.Tensor | None]:
     torch.manual_seed(outputs + inputs)
     weight = torch.randn(outputs, inputs, dtype=torch.float64) * inputs**-0.5
     shift = torch.randn(outputs, dtype=torch.float64) if bias else None

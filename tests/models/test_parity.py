@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_chunks_then_single_tokens(pair: tuple[Any, TargetBinding]) -> None:
     model, target = pair
     ids, rows = tokens(), tiny.Rows(target, 1)
     cuts = [0, 1, 18, 34, 35, 60, *range(61, LENGTH + 1)]
-    hidden = [rows.run({0: ids[start:end]}).hidden for start, end in zip(cuts, cuts[1:], strict=False)]
+    hidden = [rows.run({0: ids[start:end]}).hidden for start, end in itertools.pairwise(cuts)]
     torch.testing.assert_close(target.logits(torch.cat(hidden)), expected(model, ids), **EXACT)
 
 

@@ -133,7 +133,12 @@ def _float64_norm(weight: torch.Tensor, offset: float, eps: float) -> Any:
 
 
 def _capped_attention(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor, **options: Any
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention with a soft cap in float64; the library's own form drops to float32 in the softmax."""
     shared = query.shape[1] // key.shape[1]
@@ -200,12 +205,12 @@ class Rows:
             query_lens=[len(new) for new in tokens.values()],
             context_lens=[self.lengths[row] for row in tokens],
             slots=slots,
-            block_tables={name: self._covered(table, list(tokens), tokens)[:, :width] for name, table in self.tables.items()},
+            block_tables={name: self._covered(table, tokens)[:, :width] for name, table in self.tables.items()},
         )
 
-    def _covered(self, table: torch.Tensor, rows: list[int], tokens: dict[int, Sequence[int]]) -> torch.Tensor:
-        chosen = table[rows].clone()
-        for place, row in enumerate(rows):
+    def _covered(self, table: torch.Tensor, tokens: dict[int, Sequence[int]]) -> torch.Tensor:
+        chosen = table[list(tokens)].clone()
+        for place, row in enumerate(tokens):
             chosen[place, -(-(self.lengths[row] + len(tokens[row])) // self.block_size) :] = 0
         return chosen
 

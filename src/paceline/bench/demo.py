@@ -1,4 +1,4 @@
-"""``python -m paceline.bench.demo``: real prompts, decoded plainly and with speculation by the same engine, side by side.
+"""``python -m paceline.bench.demo``: real prompts, decoded plainly and speculatively by one engine, side by side.
 
 Prints a table and, as the last line, one JSON document. It measures; it tunes nothing.
 """
@@ -109,10 +109,11 @@ def table(results: Sequence[Comparison]) -> Table:
     """The comparison for a person."""
     from rich.table import Table
 
-    shown = Table(title="Plain decoding and speculation, same engine, greedy", title_justify="left")
-    shown.add_column("prompt")
-    for heading in ("tokens", "plain tok/s", "spec tok/s", "speed-up", "tok/forward", "accepted", "same tokens"):
-        shown.add_column(heading, justify="right")
+    title = "Plain and speculative decoding by the same engine, greedy, tokens per second"
+    shown = Table(title=title, title_justify="left")
+    shown.add_column("prompt", no_wrap=True)
+    for heading in ("tokens", "plain/s", "spec/s", "speed-up", "per forward", "accepted", "equal"):
+        shown.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         shown.add_row(
             result.name,

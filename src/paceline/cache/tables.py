@@ -224,7 +224,8 @@ class RowTables(RowColumns):
         """Lay out one forward: row ``indices[b]`` runs ``tokens[b]`` at positions ``contexts[b]`` ...
 
         Positions at or past ``limits[b]``, and rows with ``live[b]`` false (default: all live), write to scratch
-        slots. ``groups``: the block groups that the forward writes (default: all). Raises :class:`IntegrityError` if a kept position has no block that the row may write.
+        slots. ``groups``: the block groups that the forward reads and writes (default: all). Raises
+        :class:`IntegrityError` if a kept position has no block that the row may write.
         """
         for index in indices:
             self._require(index)

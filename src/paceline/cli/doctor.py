@@ -1,4 +1,4 @@
-"""``paceline doctor``: what this machine can run and how a model would fit. Prints what the engine's inspection says."""
+"""``paceline doctor``: what this machine can run and how a model would fit. Prints what the engine finds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _MODEL_FLAG = Flag("model_flag", str, "The same as the argument.", MODEL, ("--mo
 
 @with_options((_MODEL_FLAG, *ENGINE_FLAGS, *OUTPUT_FLAGS))
 def doctor(
-    model: Optional[str] = typer.Argument(None, help="Also plan for this model: demo, a directory, a .gguf or a hub id."),  # noqa: UP045
+    model: Optional[str] = typer.Argument(  # noqa: UP045
+        None, help="Also plan for this model: demo, a directory, a .gguf file or a hub id."
+    ),
     **values: Any,
 ) -> None:
     """Say what this machine can run: device, number format, drafters; with a model, its exactness and memory plan.

@@ -1,4 +1,4 @@
-"""``paceline generate``: prompts from an argument, a file or standard input; text as it comes; what speculation gained."""
+"""``paceline generate``: prompts from an argument, a file or standard input; text as it comes, then a summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _OWN_FLAGS = (
 
 @with_options((*_OWN_FLAGS, *SAMPLING_FLAGS, *ENGINE_FLAGS, *OUTPUT_FLAGS))
 def generate(
-    prompt: Optional[str] = typer.Argument(None, help="The prompt; with --file, an instruction put before the text."),  # noqa: UP045
+    prompt: Optional[str] = typer.Argument(  # noqa: UP045
+        None, help="The prompt; with --file, an instruction put before the text."
+    ),
     **values: Any,
 ) -> None:
     """Answer one prompt, or each line of a .jsonl file, and say what speculation gained.
@@ -38,31 +40,47 @@ def generate(
     A .jsonl line is {"prompt": "..."} or {"messages": [{"role": ..., "content": ...}, ...]}.
     """
     asked = read_prompts(prompt, values["file"])
+    from ..core.request import SamplingParams
     from ..engine.llm import LLM
     from ..engine.progress import loading_bars
 
-    quiet, as_json = values["quiet"], values["as_json"]
-    settings = given(ENGINE_FLAGS, values)
-    with loading_bars(not quiet and sys.stderr.isatty()) as progress:
-        llm = LLM(values["model"], progress=progress, **settings)
+    chosen = given(SAMPLING_FLAGS, values)
+    SamplingParams(**chosen)  # what is wrong with the options is said before a model is loaded
+    bars = sys.stderr.isatty() and not values["quiet"]
+    with loading_bars(bars) as progress:
+        llm = LLM(values["model"], progress=progress, **given(ENGINE_FLAGS, values))
     with llm:
         _check_chat(llm, values["chat"], values["system"])
-        if not quiet and not as_json:
-            _print_setup(llm)
         prompts = [_encode(llm, item, values["chat"], values["system"]) for item in asked]
-        params = [_params(llm, item, given(SAMPLING_FLAGS, values)) for item in prompts]
-        if as_json:
+        params = [_params(llm, item, chosen) for item in prompts]
+        if values["as_json"]:
             outputs = llm.generate(prompts, params)
             print(json.dumps(_document(llm, outputs), ensure_ascii=False))
-        elif len(prompts) == 1:
-            outputs = [_stream(llm, prompts[0], params[0])]
         else:
-            outputs = llm.generate(prompts, params, progress=not quiet and sys.stderr.isatty())
-            for number, output in enumerate(outputs, 1):
-                print(f"--- {number} ---\n{output.text}")
-        if not quiet and not as_json:
-            _print_summary(outputs)
+            outputs = _show(llm, prompts, params, values["quiet"])
         _raise_first_failure(outputs)
+
+
+def _show(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], quiet: bool) -> list[RequestOutput]:
+    """Texts on standard output, everything else on standard error. One prompt is streamed."""
+    from .summary import setup_lines, summary_lines
+
+    if not quiet:
+        _note(setup_lines(llm.info(), llm.config.resolved()))
+    if len(prompts) == 1:
+        outputs = [_stream(llm, prompts[0], params[0])]
+    else:
+        outputs = llm.generate(prompts, params, progress=sys.stderr.isatty() and not quiet)
+        for number, output in enumerate(outputs, 1):
+            print(f"--- {number} ---\n{output.text}")
+    if not quiet:
+        _note(summary_lines(outputs))
+    return outputs
+
+
+def _note(lines: list[str]) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
 
 
 def read_prompts(prompt: str | None, file: str | None) -> list[Any]:
@@ -70,11 +88,9 @@ def read_prompts(prompt: str | None, file: str | None) -> list[Any]:
     from ..core.errors import RequestError
 
     if file is None:
-        if prompt is None and not sys.stdin.isatty():
-            return [sys.stdin.read()]
-        if prompt is None:
+        if prompt is None and sys.stdin.isatty():
             raise RequestError("prompt", "is missing; give it as an argument, by --file, or on standard input")
-        return [prompt]
+        return [_not_empty(sys.stdin.read() if prompt is None else prompt)]
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +99,15 @@ def read_prompts(prompt: str | None, file: str | None) -> list[Any]:
         if prompt is not None:
             raise RequestError("prompt", "a .jsonl file brings its own prompts; leave the argument out")
         return _read_lines(file, text)
-    return [text if prompt is None else f"{prompt}\n\n{text}"]
+    return [_not_empty(text if prompt is None else f"{prompt}\n\n{text}")]
+
+
+def _not_empty(text: str) -> str:
+    from ..core.errors import RequestError
+
+    if not text:
+        raise RequestError("prompt", "is empty")
+    return text
 
 
 def _read_lines(file: str, text: str) -> list[Any]:
@@ -120,7 +144,7 @@ def _check_chat(llm: LLM, chat: bool | None, system: str | None) -> None:
 def _encode(llm: LLM, prompt: Any, chat: bool | None, system: str | None) -> Prompt:
     """Messages, or text as one user message, through the chat template; text as it is without one."""
     if isinstance(prompt, str):
-        if not (_has_template(llm) if chat is None else chat) or not prompt:
+        if not (_has_template(llm) if chat is None else chat):
             return llm.encode(prompt)
         prompt = [{"role": "user", "content": prompt}]
     if system is not None:
@@ -164,17 +188,3 @@ def _document(llm: LLM, outputs: list[RequestOutput]) -> dict[str, Any]:
         "results": [output.to_dict() for output in outputs],
         "summary": totals(outputs),
     }
-
-
-def _print_setup(llm: LLM) -> None:
-    from .summary import setup_lines
-
-    for line in setup_lines(llm.info(), llm.config.resolved()):
-        print(line, file=sys.stderr)
-
-
-def _print_summary(outputs: list[RequestOutput]) -> None:
-    from .summary import summary_lines
-
-    for line in summary_lines(outputs):
-        print(line, file=sys.stderr)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Optional
 
 import typer
 
 from .. import __version__
+from . import bench
 from .doctor import doctor
 from .generate import generate
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command("generate", short_help="Answer prompts, stream the text, say what speculation gained.")(generate)
 app.command("doctor", short_help="What this machine can run, and how a model would fit.")(doctor)
+app.add_typer(bench.app, name="bench", short_help="Benchmarks; the last line of their output is one JSON document.")
 
 
 def _show_version(wanted: bool) -> None:
@@ -48,10 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (``None`` = the process's own) and return the exit code. Never raises."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=words, prog_name="paceline", standalone_mode=False)
+        code = _command().main(args=words, prog_name="paceline", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # whoever read the output has gone; nobody is left to tell
         return FAILURE
@@ -59,7 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             raise
         return _report(error)
+    if code == INTERRUPTED:  # newer versions of typer return it, older ones raise
+        _say("interrupted")
     return code if isinstance(code, int) else OK
+
+
+def _command() -> Any:
+    """The command tree. The list of commands is printed plainly: drawing it would double the time that takes."""
+    command = typer.main.get_command(app)
+    command.rich_markup_mode = None  # type: ignore[attr-defined]
+    return command
 
 
 def _report(error: Exception) -> int:

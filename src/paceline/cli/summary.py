@@ -53,17 +53,17 @@ def summary_lines(outputs: Sequence[RequestOutput]) -> list[str]:
     reasons = ", ".join(str(reason) for reason in dict.fromkeys(figures["finish_reasons"]))
     first = figures["time_to_first_token"]
     wait = "" if first is None else f", the first after {first:.2f} s"
-    lines = [
+    gains = (
         f"[{figures['completion_tokens']} tokens in {figures['seconds']:.2f} s{wait} · "
         f"{figures['tokens_per_second']:.1f} tokens/s · {figures['tokens_per_forward']:.2f} tokens per forward "
         f"({figures['forwards']} forwards, {figures['forwards_saved']} saved) · ended by {reasons} · seed {seeds}]"
-    ]
+    )
     drafted = figures["num_draft_tokens"]
     if drafted:
         accepted = figures["num_accepted_draft_tokens"]
         places = " ".join(f"{share:.0%}" for share in figures["acceptance_by_position"])
-        lines.append(f"[accepted {accepted} of {drafted} proposals ({accepted / drafted:.0%}); by position {places}]")
-    return lines
+        return [gains, f"[accepted {accepted} of {drafted} proposals ({accepted / drafted:.0%}); by position {places}]"]
+    return [gains]
 
 
 def _sum_by_position(counts: Sequence[Sequence[int]]) -> list[int]:

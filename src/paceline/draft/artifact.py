@@ -10,7 +10,6 @@ from typing import Any
 from ..core.errors import ConfigError
 from .base import DraftProvider, TargetView
 
-
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
@@ -62,7 +61,8 @@ class LoadRequest:
     """What a kind is asked to load. ``directory``: its weights, ``None`` for model-free kinds.
 
     ``view``: facts of the target. ``num_draft_tokens``: largest depth, ``None`` = the kind's default.
-    ``lookup_min``, ``lookup_max``: n-gram windows in tokens, for the kinds that look text up.
+    ``lookup_min``, ``lookup_max``: n-gram windows in tokens, for prompt lookup. ``shared_tokens``: output tokens of
+    earlier requests of the same namespace that a kind may remember to draft from; 0 = none.
     """
 
     directory: str | Path | None
@@ -70,6 +70,7 @@ class LoadRequest:
     num_draft_tokens: int | None = None
     lookup_min: int | None = None
     lookup_max: int | None = None
+    shared_tokens: int = 0
 
     def settle_tokens(self, default: int, most: int) -> int:
         """The depth to use: the one asked for, at most ``most``, or ``default``."""

@@ -141,7 +141,12 @@ def resolve_method(method: str, registry: DraftRegistry, directory: str | Path |
 
 def default_registry() -> DraftRegistry:
     """A new registry of the kinds that ship with paceline, most specific first. Their modules load when needed."""
-    return DraftRegistry().register(DraftKind("ngram", _lazy("ngram"), artifact=False))
+    return (
+        DraftRegistry()
+        .register(DraftKind("suffix", _lazy("suffix"), artifact=False))
+        .register(DraftKind("ngram", _lazy("ngram"), artifact=False))
+        .register(DraftKind("draft_model", _lazy("draft_model"), detect=DraftArtifact.holds_model, fallback=True))
+    )
 
 
 def _lazy(module: str) -> Callable[[LoadRequest], LoadedDraft]:

@@ -1,4 +1,4 @@
-"""Whether two models mean the same by a token id, and how many ids they share. Looks at tokenizers only, at no weights."""
+"""Whether two models mean the same by a token id, and how many ids they share. Knows tokenizers, not weights."""
 
 from __future__ import annotations
 

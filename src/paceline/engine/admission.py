@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..core.errors import RequestError
 from ..core.request import AbortSignal, Family, Request, SamplingParams
+from .options import OptionResolver
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Door:
     pool_tokens: int
     eos_ids: tuple[int, ...]
     depth: int
+    options: OptionResolver
     seed: int | None = None
     _random: random.Random | None = field(init=False, default=None)
 
@@ -52,16 +54,18 @@ class Door:
             if token >= self.vocab_size:
                 raise RequestError("stop_token_ids", f"{token} is not an id of the vocabulary ({self.vocab_size} ids)")
         eos_ids = () if params.ignore_eos else self.eos_ids
+        ends = tuple(dict.fromkeys((*stop_ids, *eos_ids)))
         cap = self.depth if params.num_draft_tokens is None else min(self.depth, params.num_draft_tokens)
         return Request(
             id=request_id,
             prompt_ids=prompt,
             params=params,
             max_tokens=self._max_tokens(len(prompt), params.max_tokens),
-            eos_ids=tuple(dict.fromkeys((*stop_ids, *eos_ids))),
+            eos_ids=ends,
             seed=self._seed(params.seed),
             draft_cap=cap if params.speculative else 0,
             abort=AbortSignal(),
+            processors=self.options.settings(params, ends),
             arrival=arrival,
         )
 

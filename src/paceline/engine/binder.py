@@ -76,11 +76,23 @@ def bind_speculative_group(binding: GroupBinding) -> Callable[[Request], GroupRe
 
 
 def _open(binding: GroupBinding, taps: tuple[int, ...], key: str, host: Host) -> SpeculativeGroup:
-    drafter = GuardedDrafter(_open_rows(binding, taps), binding.view.vocab_size, binding.stats)
+    drafter = _open_guarded(binding, taps)
     gate = binding.make_gate() if binding.make_gate is not None else None
     group = SpeculativeGroup(binding.parts, host, drafter, binding.sampler, binding.stats, binding.ram, gate)
     group.key = key
     return group
+
+
+def _open_guarded(binding: GroupBinding, taps: tuple[int, ...]) -> GuardedDrafter:
+    """The drafter's rows; one that cannot be opened any more costs its proposals, not the requests (spec 16.1)."""
+    try:
+        rows = _open_rows(binding, taps)
+    except Exception as error:
+        null = NullDrafter().open(binding.view, binding.sampler, _NoConstraints())
+        guarded = GuardedDrafter(null, binding.view.vocab_size, binding.stats)
+        guarded.fail(error, ())
+        return guarded
+    return GuardedDrafter(rows, binding.view.vocab_size, binding.stats)
 
 
 def _open_rows(binding: GroupBinding, taps: tuple[int, ...]) -> DraftRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ from .binder import GroupBinding, bind_speculative_group
 from .draws import RowSampler
 from .engine import Engine
 from .memory import Limits, MemoryPlan, ModelFacts, plan_memory
+from .options import OptionResolver
 from .preemption import RamTier
 from .scheduler import Scheduler
 from .state import EngineParts
@@ -57,13 +59,11 @@ def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: 
     artifact = open_artifact(model.model, model.revision, model.download_timeout, progress)
     tokenizer = None
     if not model.skip_tokenizer_init:
-        from pathlib import Path
-
         path = None if model.tokenizer is None else Path(model.tokenizer)
         tokenizer = load_tokenizer(artifact, path, model.trust_remote_code)
     dtype, reason = resolve_dtype(model.dtype, device)
     target = load_target(artifact, dtype, device, model.max_model_len)
-    engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer)
+    engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer, progress=progress)
     engine.add_info(dtype_reason=reason, identity=artifact.identity)
     engine.default_params = _sampling_defaults(artifact, model.generation_config)
     return engine
@@ -76,11 +76,12 @@ def assemble(
     *,
     drafter: DraftProvider | None = None,
     tokenizer: Any = None,
+    progress: Progress | None = None,
 ) -> Engine:
     """An engine over a loaded target: memory plan, pools, tables, drafter, scheduler, thread."""
     limits = Limits.of(config, str(target.device))
     view = target_view(target, eos_ids, tokenizer)
-    drafting = choose_drafter(config, view, drafter)
+    drafting = choose_drafter(config, view, drafter, progress)
     groups = (*target.kv_groups, *drafting.provider.kv_groups(view))
     facts = model_facts(target, groups, drafting.provider.weight_bytes)
     plan = plan_memory(facts, config, limits, drafting.depth)
@@ -108,6 +109,7 @@ def assemble(
         pool_tokens=plan.pool_tokens(config.cache.block_size),
         eos_ids=eos_ids,
         depth=drafting.depth,
+        options=OptionResolver(tokenizer, target.vocab_size),
         seed=config.runtime.seed,
     )
     info = _info(config, target, drafting, plan, limits)
@@ -125,7 +127,7 @@ def target_view(target: TargetBinding, eos_ids: tuple[int, ...], tokenizer: Any)
         max_model_len=target.max_model_len,
         eos_ids=eos_ids,
         device=str(target.device),
-        dtype=str(target.kv_dtype).removeprefix("torch."),
+        dtype=target.dtype,
         tokenizer=tokenizer,
     )
 
@@ -136,7 +138,9 @@ def _device_round(config: EngineConfig, target: TargetBinding) -> bool:
     return target.device.type != "cpu" if wanted is None else wanted
 
 
-def choose_drafter(config: EngineConfig, view: TargetView, ready: DraftProvider | None) -> Drafting:
+def choose_drafter(
+    config: EngineConfig, view: TargetView, ready: DraftProvider | None, progress: Progress | None = None
+) -> Drafting:
     """The provider and depth to draft with: a ready one, else what ``spec_method`` names, else none."""
     from ..draft.artifact import LoadRequest
     from ..draft.registry import default_registry, resolve_method
@@ -144,20 +148,31 @@ def choose_drafter(config: EngineConfig, view: TargetView, ready: DraftProvider 
     wanted = config.spec.tokens
     if ready is not None:
         return Drafting(ready, 4 if wanted is None else wanted, "given by the caller")
-    method, reason = resolve_method(config.spec.method, default_registry(), config.spec.model)
+    registry = default_registry()
+    weights = None if wanted == 0 else _drafter_weights(config, progress)
+    method, reason = resolve_method(config.spec.method, registry, weights)
     if method == "none" or wanted == 0:
         return Drafting(NullDrafter(), 0, reason if method == "none" else "spec_tokens is 0")
-    loaded = default_registry().load(
-        method,
-        LoadRequest(
-            directory=config.spec.model,
-            view=view,
-            num_draft_tokens=wanted,
-            lookup_min=config.spec.prompt_lookup_min,
-            lookup_max=config.spec.prompt_lookup_max,
-        ),
+    request = LoadRequest(
+        directory=weights,
+        view=view,
+        num_draft_tokens=wanted,
+        lookup_min=config.spec.prompt_lookup_min,
+        lookup_max=config.spec.prompt_lookup_max,
     )
+    loaded = registry.load(method, request)
     return Drafting(loaded.provider, loaded.num_draft_tokens, reason)
+
+
+def _drafter_weights(config: EngineConfig, progress: Progress | None) -> Path | None:
+    """Where the weights named by ``spec_model`` lie: as given if that exists, else fetched like any model."""
+    from ..models.artifact import open_artifact
+
+    name = config.spec.model
+    if name is None or config.spec.method == "none":
+        return None
+    path = Path(name).expanduser()
+    return path if path.exists() else open_artifact(name, None, config.model.download_timeout, progress).path
 
 
 def resolve_device(device: str) -> str:

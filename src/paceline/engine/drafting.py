@@ -119,16 +119,19 @@ class GuardedDrafter:
             call()
         except Exception as error:
             named = getattr(error, "row", None)
-            lost = [row for row in rows if row is named] or list(rows)
-            self._stats.drafter_failures += 1
-            if self.failure is None:
-                self.failure = f"{type(error).__name__}: {error}"
-                _LOG.warning("drafter failed, %d rows decode without it: %s", len(lost), self.failure, exc_info=error)
-            for row in lost:
-                row.drafting = False
-            self._close_lost(lost)
+            self.fail(error, [row for row in rows if row is named] or list(rows))
             return False
         return True
+
+    def fail(self, error: Exception, lost: Sequence[Row]) -> None:
+        """Count a failure; the rows ``lost`` to it go on without a drafter. The first one is logged."""
+        self._stats.drafter_failures += 1
+        if self.failure is None:
+            self.failure = f"{type(error).__name__}: {error}"
+            _LOG.warning("drafter failed, %d rows decode without it: %s", len(lost), self.failure, exc_info=error)
+        for row in lost:
+            row.drafting = False
+        self._close_lost(lost)
 
     def _close_lost(self, rows: Sequence[Row]) -> None:
         for row in rows:

@@ -11,6 +11,7 @@ from ..core.row import Row
 from ..draft.policy import draft_options
 from ..sampling.draw import Draws, draw, draw_subset
 from ..sampling.params import DrawParams
+from ..sampling.processors.chain import RowProcessor, apply_processors
 
 if TYPE_CHECKING:
     from ..cache.tables import RowTables
@@ -23,9 +24,35 @@ class RowSampler:
         self._tables = tables
         self._draft_temperature = draft_temperature
         self._draft_filter = draft_filter
+        self._processors: dict[int, RowProcessor] = {}
 
-    def draw_window(self, logits: torch.Tensor, rows: Sequence[Row], query_lens: Sequence[int]) -> Draws:
-        """Draws over flat windows. ``logits`` [N, V]; position p of row i is drawn at ``step + p``. Returns [N]."""
+    def open_row(self, row: Row) -> None:
+        """A row got its index: keep the state its processors need, if it has any. Its output so far is history."""
+        settings = row.request.processors
+        if settings is not None:
+            processor = RowProcessor(settings, row.request.prompt_ids)
+            processor.observe(row.tokens[row.prompt_tokens :])
+            self._processors[row.index] = processor
+
+    def close_row(self, row: Row) -> None:
+        """Forget the row. Idempotent."""
+        self._processors.pop(row.index, None)
+
+    def observe(self, row: Row, draws: Sequence[int]) -> None:
+        """Used draws of a row that goes on; rejected proposals never come here (spec 7.12)."""
+        processor = self._processors.get(row.index)
+        if processor is not None:
+            processor.observe(draws)
+
+    def draw_window(self, logits: torch.Tensor, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> Draws:
+        """Draws [N] over flat windows: row i owns ``len(proposals[i]) + 1`` positions of ``logits`` [N, V].
+
+        Position p is drawn at ``step + p``, with the history that its proposals before p would make. ``logits`` may be
+        changed.
+        """
+        if self._processors:
+            apply_processors(logits, [self._processors.get(row.index) for row in rows], proposals)
+        query_lens = [len(proposal) + 1 for proposal in proposals]
         owners = [row.index for row, n in zip(rows, query_lens, strict=True) for _ in range(n)]
         offsets = [p for n in query_lens for p in range(n)]
         columns = self._tables

@@ -84,6 +84,7 @@ class SpeculativeGroup:
         release_all(
             [
                 lambda: self.drafter.close_row(row),
+                lambda: self.sampler.close_row(row),
                 lambda: tables.release(index, clear),
                 lambda: tables.release_index(index),
             ]
@@ -174,6 +175,8 @@ class SpeculativeGroup:
         for row, result in zip(verified.batch.rows, verified.results, strict=True):
             outcome = deliver(self.host, row, result)
             settle(row, self._states[row.index], result, outcome)
+            if outcome.kind == "continue":
+                self.sampler.observe(row, result.emitted)
             outcomes.append(outcome)
         self._observe(verified.batch.rows, verified.results)
         return outcomes

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..core.config import EngineConfig
-from ..draft.base import TargetView
+from ..draft.base import DraftProvider, TargetView
 from ..draft.registry import default_registry, resolve_method
 from ..kernels.backend import TORCH_DTYPES, product_support, resolve_dtype
 from ..models.artifact import ModelArtifact, open_artifact
 from ..models.binding import TargetBinding, kv_groups, load_target
 from ..models.config import DecoderConfig, decoder_config
+from ..models.tokenizer import load_tokenizer
 from .build import choose_drafter, resolve_device
 from .memory import Limits, ModelFacts, available_bytes, plan_memory
 
@@ -32,7 +33,18 @@ if TYPE_CHECKING:
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy")
 _EXTRAS = {"server": "fastapi", "grammar": "llguidance", "gguf": "gguf", "plot": "matplotlib", "ray": "ray"}
 #: CPU features that decide how fast products are, by their names in /proc/cpuinfo.
-_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "bf16", "i8mm")
+_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "bf16",
+    "i8mm",
+)
 
 
 def inspect_machine(config: EngineConfig) -> dict[str, Any]:
@@ -77,11 +89,12 @@ def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dic
         decoder = decoder_config(artifact.config, artifact.identity)
         sample = _load_layers(artifact, config, device, 1)
         weights = _weight_bytes(artifact, config, device, sample, decoder.num_layers)
-        view = _target_view(decoder, sample, artifact, device)
-        drafting = choose_drafter(config, view, None)
+        view = _target_view(config, decoder, sample, artifact, device)
+        drafting = choose_drafter(config, view, None, progress)
+    facts = _facts(decoder, sample, weights, (drafting.provider, view))
     drafting.provider.close()
     limits = Limits.of(config, device)
-    plan = plan_memory(_facts(decoder, sample, weights), config, limits, drafting.depth)
+    plan = plan_memory(facts, config, limits, drafting.depth)
     companion = default_registry().companion(artifact.path) if artifact.path.is_dir() else None
     return {
         "model": model.model,
@@ -149,10 +162,13 @@ def _weight_bytes(
     return one.weight_bytes + (num_layers - 1) * per_layer
 
 
-def _facts(decoder: DecoderConfig, sample: TargetBinding, weight_bytes: int) -> ModelFacts:
+def _facts(
+    decoder: DecoderConfig, sample: TargetBinding, weight_bytes: int, drafting: tuple[DraftProvider, TargetView]
+) -> ModelFacts:
+    provider, view = drafting
     return ModelFacts(
-        weight_bytes=weight_bytes,
-        kv_groups=kv_groups(decoder),
+        weight_bytes=weight_bytes + provider.weight_bytes,
+        kv_groups=(*kv_groups(decoder), *provider.kv_groups(view)),
         kv_dtype_size=TORCH_DTYPES[sample.dtype].itemsize,
         hidden_size=decoder.hidden_size,
         intermediate_size=decoder.intermediate_size,
@@ -161,7 +177,12 @@ def _facts(decoder: DecoderConfig, sample: TargetBinding, weight_bytes: int) -> 
     )
 
 
-def _target_view(decoder: DecoderConfig, sample: TargetBinding, artifact: ModelArtifact, device: str) -> TargetView:
+def _target_view(
+    config: EngineConfig, decoder: DecoderConfig, sample: TargetBinding, artifact: ModelArtifact, device: str
+) -> TargetView:
+    tokenizer = None
+    if config.spec.model is not None and not config.model.skip_tokenizer_init:  # a drafter's is compared with it
+        tokenizer = load_tokenizer(artifact, config.model.tokenizer, config.model.trust_remote_code)
     return TargetView(
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
@@ -169,7 +190,8 @@ def _target_view(decoder: DecoderConfig, sample: TargetBinding, artifact: ModelA
         max_model_len=sample.max_model_len,
         eos_ids=artifact.eos_ids(),
         device=device,
-        dtype=str(sample.kv_dtype).removeprefix("torch."),
+        dtype=sample.dtype,
+        tokenizer=tokenizer,
     )
 
 

@@ -91,10 +91,21 @@ def plan_memory(facts: ModelFacts, config: EngineConfig, limits: Limits, depth: 
     if free is not None and plan.kv_cache + plan.transient > free:
         raise ConfigError(
             "kv_cache_tokens" if config.cache.kv_cache_tokens else "max_model_len",
-            f"a KV pool of {tokens} tokens takes {plan.kv_cache / 1e9:.2f} GB but {free / 1e9:.2f} GB are free; "
-            "ask for less",
+            f"a KV pool of {tokens} tokens takes {plan.kv_cache / 1e9:.2f} GB{_shares(facts, plan, block_size)} but "
+            f"{free / 1e9:.2f} GB are free; ask for less",
         )
     return plan
+
+
+def _shares(facts: ModelFacts, plan: MemoryPlan, block_size: int) -> str:
+    """What each block group takes of the pool, where there are several (a drafter's KV is one of them)."""
+    if len(facts.kv_groups) < 2:
+        return ""
+    shares = [
+        f"{group.name} {plan.num_blocks[group.name] * block_size * group.bytes_per_token(facts.kv_dtype_size) / 1e9:.2f}"
+        for group in facts.kv_groups
+    ]
+    return f" ({', '.join(shares)})"
 
 
 def _kv_tokens(config: EngineConfig, max_model_len: int, rows: int, per_token: int) -> int:

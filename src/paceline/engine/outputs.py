@@ -52,7 +52,8 @@ class SpeculativeMetrics:
             forwards_saved=spec.forwards_saved,
             tokens_per_forward=spec.tokens_per_forward,
             drafted_by_position=tuple(spec.drafted_by_pos),
-            accepted_by_position=tuple(spec.accepted_by_pos) + (0,) * (len(spec.drafted_by_pos) - len(spec.accepted_by_pos)),
+            accepted_by_position=tuple(spec.accepted_by_pos)
+            + (0,) * (len(spec.drafted_by_pos) - len(spec.accepted_by_pos)),
         )
 
     @property

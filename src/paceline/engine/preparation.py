@@ -58,6 +58,7 @@ class Preparation:
         """Take in a preempted row: ready at once if its state was kept, else rebuilt by replay (spec 18.3)."""
         row, state = preempted.row, preempted.state
         restore_state(self._parts, preempted)
+        self._group.sampler.open_row(row)
         row.drafting = row.request.draft_cap > 0
         if row.drafting:
             self._group.drafter.open_row(row, preempted.attachment)
@@ -106,10 +107,12 @@ class Preparation:
             prefix = self._adopt(row)
             tables.reserve(index, self._group.first_blocks(row), sliding=False)
             tables.write_row(row)
+            self._group.sampler.open_row(row)
             row.drafting = row.request.draft_cap > 0
             if row.drafting:
                 self._group.drafter.open_row(row, None if prefix is None else prefix.attachments.get(DRAFTER))
         except BaseException:
+            self._group.sampler.close_row(row)
             release_all([lambda: tables.release(index), lambda: tables.release_index(index)])
             raise
         request = row.request
@@ -174,7 +177,7 @@ class Preparation:
         rows = [entry.row for entry, _ in drawing]
         try:
             hidden = result.hidden[torch.tensor([place for _, place in drawing], device=result.hidden.device)]
-            draws = self._group.sampler.draw_window(self._parts.target.logits(hidden), rows, [1] * len(rows))
+            draws = self._group.sampler.draw_window(self._parts.target.logits(hidden), rows, [()] * len(rows))
             tokens, bad = draws.tokens.tolist(), draws.bad.tolist()
         except Exception as error:
             for row in rows:
@@ -201,6 +204,7 @@ class Preparation:
         count_prefill(row.spec, row.generated)
         if outcome.kind == "continue":
             row.pending = token
+            self._group.sampler.observe(row, emitted)
             self._ready.append(state)
         else:
             self._end(state, outcome, result.end_id, broken)
@@ -231,8 +235,8 @@ class Preparation:
                         partial(MembershipJoin, self._group.register, state),
                     ]
                 )
-            except DamagedState:
-                self._reject(row, RowFailed("joining the batch failed"))
+            except DamagedState as damage:
+                self._reject(row, RowFailed(f"joining the batch failed: {damage}"))
                 raise
             except Exception as error:
                 self._reject(row, error)

@@ -49,7 +49,7 @@ class RoundRunner:
         batch = RoundBatch(rows, indices, depths)
         proposals = self._drafter.draft(batch)
         window, logits = self._verify(rows, proposals)
-        draws = self._sampler.draw_window(logits, rows, window.batch.query_lens)
+        draws = self._sampler.draw_window(logits, rows, proposals)
         on_device = self._parts.device_round
         accept = self._accept_on_device if on_device else self._accept_on_host
         results = accept(batch, proposals, draws.tokens, draws.bad)

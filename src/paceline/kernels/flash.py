@@ -18,9 +18,9 @@ _PROBED_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 20, 24, 32, 33, 36, 40, 48, 
 
 @dataclass(frozen=True)
 class FlashTraits:
-    """``multiple``: query rows (tokens x heads per KV head) of a call are padded to a multiple of it, because the kernel
-    treats the last few rows of a tile differently. ``invariant``: a query row then gets the same bits in calls of any
-    size that was tried, views or gathered copies alike."""
+    """``multiple``: query rows (tokens x heads per KV head) of a call are padded to a multiple of it, because the
+    kernel treats the last few rows of a tile differently. ``invariant``: a query row then gets the same bits in calls
+    of any size that was tried, views or gathered copies alike."""
 
     multiple: int
     invariant: bool
@@ -53,54 +53,81 @@ def attend_spans(
     missing = mask.shape[2] - folded.shape[2]
     if missing:
         folded = F.pad(folded, (0, 0, 0, missing))
-    out, weights = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        folded.expand(spans, -1, -1, -1), keys, values, 0.0, False, attn_mask=mask, scale=scale
-    )
-    joined = out[0] if spans == 1 else _join(out, weights)
+    out, log_sums = _fused(folded.expand(spans, -1, -1, -1), keys, values, mask, scale)
+    joined = out[0] if spans == 1 else _join(out, log_sums)
     if missing:
         joined = joined[:, : tokens * shared]
     return joined.view(kv_heads, tokens, shared, dim).transpose(0, 1).reshape(tokens, heads * dim)
 
 
+def _fused(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's kernel: output [spans, h, M, D] and log-sum-exp [spans, h, M] in float32."""
+    out, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, keys, values, 0.0, False, attn_mask=mask, scale=scale
+    )
+    return out, log_sums
+
+
 def _join(out: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
     """[spans, h, M, D] and log-sum-exp [spans, h, M] -> [h, M, D].
 
-    Spans are added in their order; a hidden span has weight zero and adds exactly nothing.
+    Spans are added strictly in their order, one operation at a time, so that neither their number nor the place of a
+    query in the call changes a bit; a hidden span has weight zero and adds exactly nothing.
     """
-    weights = torch.softmax(log_sums, 0).unsqueeze(-1)
-    return (out * weights).sum(0).to(out.dtype)
+    weights = (log_sums - log_sums.amax(0)).exp_()
+    weighted = out * weights.unsqueeze(-1)
+    total, weight = weighted[0], weights[0]
+    for span in range(1, out.shape[0]):
+        total.add_(weighted[span])
+        weight.add_(weights[span])
+    return total.div_(weight.unsqueeze(-1)).to(out.dtype)
 
 
 @lru_cache(maxsize=64)
 def _probe(kv_heads: int, dim: int, dtype: torch.dtype, threads: int) -> FlashTraits:
-    """Compare rows over call sizes, over hidden spans appended, and over placements in memory."""
-    generator = torch.Generator().manual_seed(73)
-    rows, spans = _PROBED_ROWS[-1], 3
-
-    def sample(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(dtype)
-
-    q = sample(rows, kv_heads, dim)
-    store = [sample(spans * _PROBED_SPAN + 5, kv_heads, dim) for _ in range(2)]
-    seen = torch.rand(spans, 1, rows, _PROBED_SPAN, generator=generator) < 0.8
-    seen[1, :, : rows // 2], seen[2, :, :] = False, False
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(seen.logical_not(), -1e30)
-
-    def run(count: int, used: int, offset: int) -> torch.Tensor:
-        length = used * _PROBED_SPAN
-        parts = []
-        for tensor in store:
-            kept = tensor[: spans * _PROBED_SPAN]
-            moved = torch.cat((tensor[:offset], kept))[offset:]
-            parts.append(moved[:length].view(used, _PROBED_SPAN, kv_heads, dim).transpose(1, 2))
-        return attend_spans(q[:count], parts[0], parts[1], mask[:used, :, :count], dim**-0.5)
-
-    reference = run(rows, 3, 0)
-    half = rows // 2
-    equal = {count: torch.equal(run(count, 2, count % 4), reference[:count]) for count in _PROBED_ROWS}
-    for count in (n for n in _PROBED_ROWS if n <= half):
-        equal[count] = equal[count] and torch.equal(run(count, 1, 0), reference[:count])
+    """Compare rows over call sizes and places in the call, over hidden spans appended, over placements in memory."""
+    sample = _Sample(kv_heads, dim, dtype)
+    reference = sample.run(0, _PROBED_ROWS[-1], 3, 0)
+    equal: dict[int, bool] = {}
+    for count in _PROBED_ROWS:
+        starts = range(0, min(_PROBED_ROWS[-1] - count, 24 * count) + 1, count)
+        equal[count] = all(sample.same(reference, start, count) for start in starts)
     for multiple in (1, 2, 4, 8):
         if all(same for count, same in equal.items() if count % multiple == 0):
             return FlashTraits(multiple, True)
     return FlashTraits(1, False)
+
+
+class _Sample:
+    """Queries that see two spans of keys, or the first only (the early half); a third span is hidden from all."""
+
+    def __init__(self, kv_heads: int, dim: int, dtype: torch.dtype) -> None:
+        generator = torch.Generator().manual_seed(73)
+        rows, spans = _PROBED_ROWS[-1], 3
+        self.scale = dim**-0.5
+        self.q = torch.randn(1, kv_heads, rows, dim, generator=generator).to(dtype)
+        shape = (2, spans * _PROBED_SPAN, kv_heads, dim)
+        self.store = torch.randn(shape, generator=generator).to(dtype)
+        seen = torch.rand(spans, 1, rows, _PROBED_SPAN, generator=generator) < 0.8
+        seen[1, :, : rows // 2], seen[2] = False, False
+        self.mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(seen.logical_not(), -1e30)
+
+    def run(self, start: int, count: int, spans: int, offset: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Joined output, the first span's output, and its log-sum-exp, of queries ``start .. start + count``."""
+        used = self.store[:, : spans * _PROBED_SPAN]
+        if offset:  # the same values, elsewhere in memory
+            used = torch.cat((used[:, :offset], used), 1)[:, offset:]
+        kv = used.view(2, spans, _PROBED_SPAN, *used.shape[2:]).transpose(2, 3)
+        rows = slice(start, start + count)
+        q = self.q[:, :, rows].contiguous().expand(spans, -1, -1, -1)
+        out, log_sums = _fused(q, kv[0], kv[1], self.mask[:spans, :, rows].contiguous(), self.scale)
+        return _join(out, log_sums), out[0], log_sums[0]
+
+    def same(self, reference: tuple[torch.Tensor, ...], start: int, count: int) -> bool:
+        """Whether the queries have their reference bits with fewer spans, shifted in memory."""
+        rows = slice(start, start + count)
+        seen = 1 if start + count <= _PROBED_ROWS[-1] // 2 else 2
+        got = self.run(start, count, seen, start % 5)
+        return all(torch.equal(mine, whole[:, rows]) for mine, whole in zip(got, reference, strict=True))

@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from .backend import TORCH_DTYPES, product_support
-from .probe import Invariance, row_invariance
+from .probe import Invariance, cancelling_rows, row_invariance
 
 _BATCH_HINT = 8
+_EDGE = 16
+_WIDE_ROWS = (65, 100, 129)
 _DEQUANTISED_ELEMENTS = 8 << 20
 _PROBED: dict[tuple[str, int, int, bool, int], Invariance] = {}
 
@@ -54,33 +56,51 @@ def make_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, dtype: str) 
 def _probed(linear: _Padded, dtype: str) -> Linear:
     """Set what is known about row invariance, probing each shape once per process."""
     if linear.device.type != "cpu":
+        del linear.edges
         return linear
     key = (dtype, linear.out_features, linear.in_features, linear.bias is not None, torch.get_num_threads())
     if key not in _PROBED:
         _PROBED[key] = _probe(linear)
     found = _PROBED[key]
+    del linear.edges
     linear.min_rows, linear.row_invariant, linear.wide_invariant = found.min_rows, found.narrow, found.wide
     return linear
 
 
 def _probe(linear: _Padded) -> Invariance:
-    """The product alone and with a residual must both be invariant, with the same padding."""
+    """The product alone and with a residual must both be invariant, with the same padding.
+
+    The residual is the rounded product taken away, so that what rounding hid is all that is left.
+    """
     work = linear.in_features * linear.out_features
-    residual = torch.linspace(-1, 1, linear.out_features).to(linear.product_dtype)
+    x = cancelling_rows(linear.edges, linear.product_dtype)
+    away = linear.product(x[:1]).neg_()
 
-    def added(x: torch.Tensor) -> torch.Tensor:
-        return linear.product(x, residual.expand(x.shape[0], -1).contiguous())
+    def alone(rows: slice) -> torch.Tensor:
+        return linear.product(x[rows])
 
-    found = [row_invariance(call, linear.in_features, linear.product_dtype, work) for call in (linear.product, added)]
+    def added(rows: slice) -> torch.Tensor:
+        count = x[rows].shape[0]
+        return linear.product(x[:1].repeat(count, 1), away.repeat(count, 1))
+
+    found = [row_invariance(call, work) for call in (alone, added)]
+    wide = linear(x, wide=True)
+    same = all(torch.equal(linear(x[:rows], wide=True), wide[:rows]) for rows in _WIDE_ROWS)
     return Invariance(
-        max(one.min_rows for one in found), all(one.narrow for one in found), all(one.wide for one in found)
+        max(one.min_rows for one in found), all(one.narrow for one in found), same and all(one.wide for one in found)
     )
 
 
+def _edge_rows(weight: torch.Tensor) -> torch.Tensor:
+    """The first and last few outputs' weights, where a kernel's tiles begin and end."""
+    return torch.cat((weight[:_EDGE], weight[-_EDGE:])).double()
+
+
 class _Padded(Linear):
-    """Calls :meth:`product` with at least ``min_rows`` rows."""
+    """Calls :meth:`product` with at least ``min_rows`` rows. ``edges``: some weights, kept for the probe only."""
 
     min_rows = 1
+    edges: torch.Tensor
     bias: torch.Tensor | None
     device: torch.device
     product_dtype: torch.dtype
@@ -105,6 +125,7 @@ class PlainLinear(_Padded):
         self.out_features, self.in_features = weight.shape
         self.weight = weight.contiguous()
         self.bias = bias
+        self.edges = _edge_rows(weight)
         self.device = weight.device
         self.product_dtype = weight.dtype
         self.nbytes = weight.nbytes + (0 if bias is None else bias.nbytes)
@@ -121,6 +142,7 @@ class PackedLinear(_Padded):
         self.out_features, self.in_features = weight.shape
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _BATCH_HINT)
         self.bias = bias
+        self.edges = _edge_rows(weight)
         self.device = weight.device
         self.product_dtype = weight.dtype
         self.nbytes = weight.nbytes + (0 if bias is None else bias.nbytes)
@@ -144,6 +166,7 @@ class Int8Linear(_Padded):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
         self.weight, self.scales = quantise_rows(weight)
+        self.edges = _edge_rows(self.weight) * _edge_rows(self.scales.unsqueeze(1))
         self.bias = bias
         self.device = weight.device
         self.product_dtype = torch.bfloat16
@@ -160,11 +183,12 @@ class Int8Linear(_Padded):
 
     def _expanded(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         step = max(1, _DEQUANTISED_ELEMENTS // self.in_features)
-        out = x.new_empty(x.shape[0], self.out_features)
+        parts = []
         for start in range(0, self.out_features, step):
             part = slice(start, start + step)
             weight = self.weight[part].to(torch.bfloat16).mul_(self.scales[part].unsqueeze(1))
-            out[:, part] = F.linear(x, weight)
+            parts.append(F.linear(x, weight))
+        out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         if self.bias is not None:
             out.add_(self.bias)
         return out if residual is None else out.add_(residual)

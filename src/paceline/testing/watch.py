@@ -21,8 +21,8 @@ from ..draft.base import Constraints, DraftProvider, DraftRows, DrawPort, Target
 class WatchedRow:
     """What the drafter was told about one row: ``covered`` inputs (prompt, then retained ones), its draft rounds.
 
-    ``proposed`` and ``accepted`` hold one count per round in which it was asked for at least one token; ``positions``
-    the text position of the last proposal of each such round.
+    ``proposed`` holds one count per round in which it was asked for at least one token; ``accepted`` and ``positions``
+    (the text position of the last proposal) one entry per round in which it proposed something.
     """
 
     request_id: str
@@ -163,6 +163,7 @@ class _WatchedRows(DraftRows):
             check(inside, f"the drafter proposed ids outside the vocabulary: {proposal}")
             if depth > 0:
                 record.proposed.append(len(proposal))
+            if proposal:
                 record.positions.append(row.length + len(proposal))
                 check(record.positions[-1] < row.position_limit, f"{name} drafts past its last position")
             record.outstanding = tuple(proposal)

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 GROUP = "draft"
 """Block group of the drafter's layers."""
 
-SMALL_LAG, CHUNK = 64, 512
-"""A row further behind than the first is brought near by itself, in forwards of at most the second, both in tokens."""
+CHUNK, SMALL_LAG = 512, 64
+"""Where rows together are further behind than the first, those further behind than the second are brought near one by
+one, in forwards of at most the first. Both in tokens."""
 
 
 class RowDraftError(DraftError):
@@ -60,7 +61,7 @@ class DraftForward:
         return replace(batch, slots=dict.fromkeys(self._names, slots), block_tables=dict.fromkeys(self._names, table))
 
     def run(self, batch: ForwardBatch) -> torch.Tensor:
-        """Hidden states [N, H]. Ids that only the target has are read as the model's last one, which is no text either."""
+        """Hidden states [N, H]. Ids that only the target has are read as the model's last one."""
         tokens = batch.tokens.clamp(max=self._model.vocab_size - 1)
         return self._model.forward(replace(batch, tokens=tokens)).hidden
 
@@ -94,13 +95,43 @@ class ModelRows(DraftRows):
         ends: list[int] = []
         for row, start, count in zip(rows, batch.context_lens, batch.query_lens, strict=True):
             self._covered[row.index] = min(self._covered[row.index], start)
-            if max(row.prompt_tokens, row.length) < self._forward.limit:
+            if self._has_room(max(row.prompt_tokens, row.length)):
                 going.append(row)
                 ends.append(start + count)
         self._advance(going, ends)
         self._publish(rows)
 
     def draft(self, batch: RoundBatch) -> Draft:
+        return self._propose(batch)
+
+    def preview(self, batch: RoundBatch) -> Draft | None:
+        draft = self._propose(batch)
+        self._roll_back(batch.rows, [row.length for row in batch.rows])
+        return draft
+
+    def commit(self, batch: RoundBatch, window: Window, accepted: Sequence[int]) -> None:
+        starts = window.batch.context_lens
+        self._roll_back(batch.rows, [start + 1 + kept for start, kept in zip(starts, accepted, strict=True)])
+
+    def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
+        """Others proposed: of this window the drafter has seen nothing that it could keep."""
+        self._roll_back(batch.rows, window.batch.context_lens)
+
+    def catch_up(self, rows: Sequence[Row]) -> None:
+        going = [row for row in rows if self._covered[row.index] < row.length and self._has_room(row.length)]
+        self._advance(going, [row.length for row in going])
+        self._publish(going)
+
+    def capture(self, row: Row, length: int) -> Any | None:
+        return min(self._covered[row.index], length)
+
+    def close(self) -> None:
+        self._covered.clear()
+
+    # -- drafting and feeding -----------------------------------------------------------------------------------------------------
+
+    def _propose(self, batch: RoundBatch) -> Draft:
+        """Feed what is missing and the pending token of all rows, then token by token what was drawn."""
         depths = [self._depth(row, depth) for row, depth in zip(batch.rows, batch.depths, strict=True)]
         device = self._forward.tables.device
         tokens = torch.zeros(len(depths), max(depths, default=0), dtype=torch.int32, device=device)
@@ -116,46 +147,25 @@ class ModelRows(DraftRows):
                 going, drawn = [going[n] for n in deeper], drawn[deeper]
         return Draft(tokens, torch.tensor(depths, dtype=torch.int32, device=device))
 
-    def preview(self, batch: RoundBatch) -> Draft | None:
-        draft = self.draft(batch)
-        self._roll_back(batch.rows, [row.length for row in batch.rows])
-        return draft
-
-    def commit(self, batch: RoundBatch, window: Window, accepted: Sequence[int]) -> None:
-        starts = window.batch.context_lens
-        self._roll_back(batch.rows, [start + 1 + kept for start, kept in zip(starts, accepted, strict=True)])
-
-    def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
-        """Others proposed: of this window the drafter has seen nothing that it could keep."""
-        self._roll_back(batch.rows, window.batch.context_lens)
-
-    def catch_up(self, rows: Sequence[Row]) -> None:
-        going = [row for row in rows if self._covered[row.index] < row.length < self._forward.limit]
-        self._advance(going, [row.length for row in going])
-        self._publish(going)
-
-    def capture(self, row: Row, length: int) -> Any | None:
-        return min(self._covered[row.index], length)
-
-    def close(self) -> None:
-        self._covered.clear()
-
-    # -- feeding -----------------------------------------------------------------------------------------------------
+    def _has_room(self, length: int) -> bool:
+        """Whether the model has positions for a pending token at ``length`` and a proposal after it."""
+        return length + 1 < self._forward.limit
 
     def _depth(self, row: Row, depth: int) -> int:
-        """The depth asked for, as far as the model has positions: the last proposal is never fed."""
+        """The depth asked for, as far as the model has positions for what it proposes."""
         if not self._covered[row.index] <= row.length < len(row.tokens):
             known = f"{self._covered[row.index]} tokens of {len(row.tokens)}, the target {row.length}"
             raise RowDraftError(row, f"the drafter covers {known}")
-        return max(0, min(depth, self._forward.limit - row.length))
+        return max(0, min(depth, self._forward.limit - 1 - row.length))
 
     def _advance(self, rows: Sequence[Row], ends: Sequence[int]) -> torch.Tensor:
-        """Feed each row's text up to ``ends`` (beyond its coverage), together; hidden of each row's last token [B, H]."""
+        """Feed each row's text from its coverage up to ``ends``; hidden state of each row's last token [B, H]."""
+        behind = sum(end - self._covered[row.index] for row, end in zip(rows, ends, strict=True))
         for row, end in zip(rows, ends, strict=True):
-            while end - self._covered[row.index] > SMALL_LAG and len(rows) > 1:
-                self._feed([row], [min(self._covered[row.index] + CHUNK, end - 1)])
-            while end - self._covered[row.index] > CHUNK:
-                self._feed([row], [self._covered[row.index] + CHUNK])
+            while behind > CHUNK and (lag := end - self._covered[row.index]) > SMALL_LAG:
+                fed = min(CHUNK, lag - 1)
+                self._feed([row], [end - lag + fed])
+                behind -= fed
         return self._feed(rows, ends)
 
     def _feed(self, rows: Sequence[Row], ends: Sequence[int]) -> torch.Tensor:
@@ -187,4 +197,6 @@ class ModelRows(DraftRows):
         """Write the rows' coverage to its column."""
         column = self._forward.tables.draft_length
         index = torch.tensor([row.index for row in rows], dtype=torch.int64, device=column.device)
-        column[index] = torch.tensor([self._covered[row.index] for row in rows], device=column.device)
+        column[index] = torch.tensor(
+            [self._covered[row.index] for row in rows], dtype=torch.int64, device=column.device
+        )

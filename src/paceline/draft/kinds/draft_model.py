@@ -1,4 +1,4 @@
-"""A small causal language model with the target's tokenizer drafts token by token, with KV of its own in the row tables.
+"""A small causal language model with the target's tokenizer drafts token by token, with KV of its own.
 
 This module finds and checks the model; what it does for rows is in ``_model_rows``.
 """
@@ -63,7 +63,7 @@ class ModelDrafter(DraftProvider):
 
 
 def load(request: LoadRequest) -> LoadedDraft:
-    """Load the model at ``request.directory`` (a directory, a GGUF file or whatever else names a model) beside the target.
+    """Load the model at ``request.directory`` (a directory or a GGUF file) in the target's number format.
 
     Raises :class:`DraftError` naming the drafter if it is damaged, of an unknown architecture or has another tokenizer.
     """

@@ -1,0 +1,50 @@
+"""The command itself: help, version, summary lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.cli.summary import summary_lines, totals
+from paceline.core.stats import SpecStats
+from paceline.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, SpeculativeMetrics
+
+
+def _output(tokens: int, seconds: float, spec: SpecStats) -> RequestOutput:
+    metrics = RequestMetrics(3, tokens, 0, 0.25, seconds, SpeculativeMetrics.of(spec, 2))
+    return RequestOutput("r", "p", (1, 2, 3), (CompletionOutput(0, "", (), "stop"),), metrics, seed=5)
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "generate" in capsys.readouterr().out
+    assert main(["generate", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--spec-method" in shown
+    assert "--tensor-parallel-size" not in shown
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("paceline 0.")
+
+
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert "generate" in shown.out + shown.err
+
+
+def test_the_summary_adds_up_over_requests() -> None:
+    first = SpecStats(4, 3, 2, 0, 1, 4, [2, 1], [2, 2], [2, 1], generated=7)
+    second = SpecStats(1, 0, 1, 0, 0, 2, [0], [1], [], generated=3)
+    outputs = [_output(7, 2.0, first), _output(3, 1.0, second)]
+    figures = totals(outputs)
+    assert (figures["completion_tokens"], figures["seconds"], figures["tokens_per_second"]) == (10, 2.0, 5.0)
+    assert (figures["forwards"], figures["tokens_per_forward"]) == (4, 2.5)
+    assert figures["acceptance_by_position"] == pytest.approx([2 / 3, 1 / 2])
+    gains, proposals = summary_lines(outputs)
+    assert "10 tokens in 2.00 s" in gains
+    assert "2.50 tokens per forward (4 forwards" in gains
+    assert proposals == "[accepted 3 of 5 proposals (60%); by position 67% 50%]"
+
+
+def test_without_speculation_the_summary_is_one_line() -> None:
+    assert len(summary_lines([_output(3, 1.0, SpecStats())])) == 1

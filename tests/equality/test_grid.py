@@ -1,0 +1,80 @@
+"""The main promise: under any drafter, sampling, batch, chunk size, depth and order, streams equal the plain loop.
+
+The pairwise cells run always; the whole grid is marked ``grid`` and run by ``make equality``.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+import paceline.engine.group as group_module
+import paceline.engine.round as round_module
+from paceline.testing.equality import all_cells, main, pairwise_cells
+from paceline.testing.grid import FACTORS, Cell, run_cell
+
+_OUTER = ("family", "drafter", "batch", "depth")
+
+
+@pytest.mark.parametrize("cell", pairwise_cells(), ids=str)
+def test_streams_reasons_and_counts_equal_the_plain_loop(cell: Cell) -> None:
+    assert run_cell(cell).problems == []
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize(_OUTER, list(product(*(FACTORS[name] for name in _OUTER))))
+def test_every_cell_of_the_grid(family: str, drafter: str, batch: int, depth: int) -> None:
+    inner = product(FACTORS["sampling"], FACTORS["chunk"], FACTORS["device_round"])
+    cells = [Cell(family, drafter, batch, depth, *values) for values in inner]
+    assert [str(result) for cell in cells if (result := run_cell(cell)).problems] == []
+
+
+def test_the_marked_test_covers_the_whole_grid() -> None:
+    outer = product(*(FACTORS[name] for name in _OUTER))
+    inner = list(product(FACTORS["sampling"], FACTORS["chunk"], FACTORS["device_round"]))
+    assert {Cell(*a, *b) for a in outer for b in inner} == set(all_cells())
+
+
+TELLING = Cell("llama", "ragged", 3, 4, "mixed", 7, True)
+
+
+@pytest.mark.parametrize("device_round", [True, False])
+def test_the_grid_catches_an_acceptance_that_takes_one_too_many(
+    device_round: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = round_module.RoundRunner.run
+
+    def run(self, rows, depths):  # type: ignore[no-untyped-def]
+        verified = original(self, rows, depths)
+        for place, result in enumerate(verified.results):
+            if 0 < result.accepted < len(result.proposals) and result.correction is not None:
+                wrong = (*result.emitted[:-1], result.proposals[result.accepted])
+                verified.results[place] = type(result)(result.proposals, wrong, result.accepted, source=result.source)
+        return verified
+
+    monkeypatch.setattr(round_module.RoundRunner, "run", run)
+    found = run_cell(Cell(*[*vars(TELLING).values()][:-1], device_round)).problems
+    assert any("tokens differ" in problem for problem in found)
+
+
+def test_the_grid_catches_statistics_that_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = group_module.settle
+
+    def settle(row, state, result, outcome):  # type: ignore[no-untyped-def]
+        original(row, state, result, outcome)
+        row.spec.accepted += bool(result.accepted)
+
+    monkeypatch.setattr(group_module, "settle", settle)
+    assert any("identity" in problem for problem in run_cell(TELLING).problems)
+
+
+def test_the_command_reports_cells_and_fails_when_one_breaks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = ["--pairwise", "--family", "llama", "--drafter", "oracle", "--batch", "1"]
+    assert main(narrow) == 0
+    assert "cells equal to plain decoding" in capsys.readouterr().out
+    monkeypatch.setattr(group_module.SpeculativeGroup, "_depths", lambda self, rows: [0 for _ in rows])
+    assert main(narrow) == 1
+    assert "nothing was drafted" in capsys.readouterr().err
