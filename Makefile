@@ -38,7 +38,7 @@ equality: $(STAMP)
 	$(PY) -m pytest tests/equality -n $(JOBS)
 
 bench: $(STAMP)
-	$(PY) -m paceline.bench.demo --repeat 3
+	$(PY) -m paceline bench decode
 
 format: $(STAMP)
 	$(PY) -m ruff format .

@@ -10,8 +10,6 @@ from paceline.core.request import SamplingParams
 
 #: Settings that commands give by other means: an argument, the request's own seed, text that needs a tokenizer.
 _NO_FLAG = {"model", "seed", "skip_tokenizer_init"}
-#: Options of a request that the command line leaves at the engine's.
-_NO_SAMPLING_FLAG = {"num_draft_tokens", "speculative"}
 _EXAMPLES = {int: 64, float: 0.5, bool: False}
 _TEXTS = {"coupling": "gumbel", "dtype": "float32", "generation_config": "none", "speculative_config": "{}"}
 
@@ -21,8 +19,11 @@ def test_every_setting_has_a_flag() -> None:
     assert visible == (set(setting_names()) - _NO_FLAG) | {"speculative_config"}
 
 
-def test_every_sampling_option_has_a_flag() -> None:
-    assert {flag.name for flag in SAMPLING_FLAGS} == {f.name for f in fields(SamplingParams)} - _NO_SAMPLING_FLAG
+def test_sampling_flags_are_options_of_a_request() -> None:
+    names = {flag.name for flag in SAMPLING_FLAGS}
+    assert names <= {option.name for option in fields(SamplingParams)}
+    assert names >= {"max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids"}
+    assert SamplingParams() == SamplingParams(**{flag.name: flag.default for flag in SAMPLING_FLAGS if flag.default})
 
 
 def test_flags_have_the_types_of_their_settings() -> None:

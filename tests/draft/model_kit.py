@@ -1,4 +1,4 @@
-"""What the tests of the two-model drafter share: tiny models in float64, and a look at the drafter's KV while it runs."""
+"""What the tests of the two-model drafter share: tiny models in float64, and a look at the drafter's KV as it runs."""
 
 from __future__ import annotations
 

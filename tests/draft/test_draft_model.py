@@ -42,7 +42,7 @@ from paceline.testing.watch import WatchedDrafter
 from paceline.testing.workload import workload
 
 PROMPTS = [tuple(range(20 + n, 20 + n + length)) for n, length in enumerate((1, 9, 33, 17, 5))]
-COVERAGE = Coverage(samplings=("greedy", "mixed"), chunks=(7, 512), depths=(1, 4))
+COVERAGE = Coverage(samplings=("mixed",), chunks=(7, 512), depths=(1, 4))
 
 
 @functools.cache

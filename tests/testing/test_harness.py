@@ -1,4 +1,4 @@
-"""The harness: jobs join when told, consumers leave as told, and every kind of departure from plain decoding is named."""
+"""The harness: jobs join when told, consumers leave as told, every departure from plain decoding is named."""
 
 from __future__ import annotations
 

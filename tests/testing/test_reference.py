@@ -61,6 +61,11 @@ def test_a_sampled_run_needs_a_seed() -> None:
         plain_loop(counting, [0], SamplingParams(temperature=1.0, max_tokens=2), [], 10)
 
 
+def test_options_that_the_loop_does_not_follow_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="frequency_penalty, logit_bias"):
+        plain_loop(counting, [0], greedy(max_tokens=2, frequency_penalty=0.5, logit_bias={3: 1.0}), [], 10)
+
+
 def test_a_stopping_consumer_cuts_the_run_and_takes_the_reason() -> None:
     run = plain_loop(counting, [0], greedy(max_tokens=9), [4], 100)
     cut = run.stopped_after(3)

@@ -23,8 +23,8 @@ PLAIN = "none"
 class Run:
     """One decoded prompt.
 
-    ``token_ids``: content tokens. ``count``: all generated tokens, an ending EOS included. ``seconds``: wall time of the
-    whole call. ``first_seconds``: until the first burst, which held ``first_count`` tokens.
+    ``token_ids``: content tokens. ``count``: all generated tokens, an ending EOS included. ``seconds``: wall time of
+    the whole call. ``first_seconds``: until the first burst, which held ``first_count`` tokens.
     """
 
     token_ids: tuple[int, ...]

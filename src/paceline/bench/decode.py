@@ -229,7 +229,7 @@ def _peers(
             continue
         model = PeerModel(artifact.path, dtype, device)
         stack.callback(model.close)
-        trials[dtype], lookup = best_settings(model, sample.ids, _TRIAL_TOKENS)
+        trials[dtype], lookup = best_settings(model, sample.ids, min(_TRIAL_TOKENS, settings.max_tokens))
         yield PeerArm(model, lookup.attention, None)
         yield PeerArm(model, lookup.attention, lookup.lookup)
 

@@ -1,4 +1,4 @@
-"""From runs to figures: rates, speed-ups with bounds, acceptance, equality; per arm and class of prompts, and per prompt.
+"""From runs to figures: rates, speed-ups with bounds, acceptance, equality; per arm and class, and per prompt.
 
 Pure arithmetic over :class:`paceline.bench.decode.Measurement`; prints nothing.
 """
@@ -18,11 +18,13 @@ from .workloads import CLASSES
 #: What the figures mean; goes into the report and the JSON document.
 DEFINITIONS = {
     "tokens": "counted by ids, an ending EOS included; every arm of one number format generates the same number",
-    "decode_tokens_per_second": "tokens behind the first burst / time behind it; totals over prompts of the median runs",
+    "decode_tokens_per_second": "tokens behind the first burst / time behind it; totals over prompts, median runs",
     "tokens_per_second": "all tokens / wall time of the call, prefill included",
     "time_to_first_token_ms": "median over prompts: from the call to the first burst",
-    "speedup": "geometric mean over prompts of the median ratio of interleaved pairs, decode time per token; 95 percent "
-    "two-level bootstrap bounds; only over prompts with the same tokens as plain decoding, for arms of ours",
+    "speedup": (
+        "geometric mean over prompts of the median ratio of interleaved pairs, decode time per token; 95 percent "
+        "two-level bootstrap bounds; for arms of ours over prompts with the tokens of plain decoding only"
+    ),
     "mean_acceptance_length": "1 + accepted / draft rounds, rounds without proposals not counted",
     "tokens_per_forward": "tokens behind the prefill / target forwards behind it",
     "copied": "of the different 4-grams of the plain output, the share that stands in the prompt",

@@ -1,4 +1,4 @@
-"""``transformers`` ``generate``, the decoder to compare with: greedy, on its dynamic cache, with its best settings here.
+"""``transformers`` ``generate``, the decoder to compare with: greedy, dynamic cache, its best settings of this machine.
 
 It always generates exactly the number of tokens it is asked for, so that rates are over equal counts.
 """

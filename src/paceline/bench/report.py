@@ -23,7 +23,7 @@ class Sheet:
 
     title: str
     headings: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     note: str = ""
 
 
@@ -110,8 +110,8 @@ def _class_sheet(kind: str, arms: Sequence[ArmFigures]) -> Sheet:
         f"Speed on {arms[0].prompts} {kind} prompts",
         (*headings, *(f"vs {base}" for base in bases), "same tokens", "steady"),
         rows,
-        f"{kind}: {DEFINITIONS[kind]}. Speed-ups are of decoding, with 95 percent bounds, against plain decoding of the "
-        "same number format and against the fastest transformers settings of any format.",
+        f"{kind}: {DEFINITIONS[kind]}. Speed-ups are of decoding, with 95 percent bounds, against plain decoding of "
+        "the same number format and against the fastest transformers settings of any format.",
     )
 
 
@@ -158,17 +158,19 @@ def _batch_sheet(measurement: Measurement) -> Sheet:
         rows.append((entry["arm"], *speeds, _shown(bound), "yes" if entry["same_tokens"] else "NO"))
     size = measurement.settings.batch
     headings = ("arm", "tok/s one by one", f"tok/s {size} together", "speed-up", "same tokens")
-    return Sheet(f"{size} prompts together", headings, rows, "Whole calls, prefill included; the batch ends with its last.")
+    note = "Whole calls, prefill included; the batch ends with its last."
+    return Sheet(f"{size} prompts together", headings, rows, note)
 
 
 def _trial_sheet(measurement: Measurement) -> Sheet:
     rows = [
-        (dtype, trial.attention, "–" if trial.lookup is None else str(trial.lookup), f"{1 / trial.seconds_per_token:.1f}")
+        (dtype, trial.attention, str(trial.lookup or "–"), f"{1 / trial.seconds_per_token:.1f}")
         for dtype, trials in measurement.trials.items()
         for trial in trials
     ]
     note = "The fastest attention and lookup length of each format are used above."
-    return Sheet("Settings of transformers that were tried", ("dtype", "attention", "lookup tokens", "tok/s"), rows, note)
+    headings = ("dtype", "attention", "lookup tokens", "tok/s")
+    return Sheet("Settings of transformers that were tried", headings, rows, note)
 
 
 def _shown(bound: Bound | None) -> str:
@@ -179,12 +181,15 @@ def heading_lines(measurement: Measurement, load: Sequence[Sequence[float]]) -> 
     """Machine and settings in a few lines, and a warning if the machine was busy before the run."""
     machine, settings = measurement.machine, measurement.settings
     libraries = machine["libraries"]
-    lines = [
+    where = (
         f"{machine['cpu']}, {machine['cores']} cores ({', '.join(machine['cpu_features'])}), "
-        f"{machine['threads']} threads, torch {libraries['torch']}, transformers {libraries['transformers']}",
+        f"{machine['threads']} threads, torch {libraries['torch']}, transformers {libraries['transformers']}"
+    )
+    what = (
         f"{settings.model}, greedy, at most {settings.max_tokens} tokens, {settings.repeats} interleaved repeats, "
-        f"load average {load[0][0]:.2f} before and {load[-1][0]:.2f} after",
-    ]
+        f"load average {load[0][0]:.2f} before and {load[-1][0]:.2f} after"
+    )
+    lines = [where, what]
     if load[0][0] > 0.25 * (machine["cores"] or 1):
         lines.append("The machine was busy before the run: absolute speeds are too low, ratios are uncertain.")
     return lines
@@ -219,7 +224,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def first_failure(measurement: Measurement) -> PacelineError | None:
-    """An error if tokens differ though the engine promises bitwise equality; near ties of other formats are no error."""
+    """An error if tokens differ though the engine promises bitwise equality; otherwise near ties may differ."""
     from ..core.errors import PacelineError
 
     figures = Figures(measurement)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .stats import SpecStats
 
@@ -20,7 +21,8 @@ class Row:
     ``index`` is the row's place in the device tables for life. ``tokens`` is the known text: prompt, then every used
     draw that was delivered; its last entry is ``pending`` once the row decodes. ``length`` counts the inputs in the
     target's state, which is the position of ``pending``. ``step`` is the index of the next draw. ``generated`` counts
-    the tokens the consumer took, plus a terminal EOS.
+    the tokens the consumer took, plus a terminal EOS. ``drafting``: it still has a drafter. ``prompt_logprobs``: one
+    record per prompt token (``None`` for the first), if they were asked for.
     """
 
     request: Request
@@ -33,6 +35,7 @@ class Row:
     generated: int = 0
     stopped: bool = False
     drafting: bool = True
+    prompt_logprobs: Sequence[Any] | None = None
     spec: SpecStats = field(default_factory=SpecStats)
 
     @property

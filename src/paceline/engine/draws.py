@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..core.row import Row
 from ..draft.policy import draft_options
-from ..sampling.draw import Draws, draw, draw_subset
+from ..sampling.draw import draw, draw_subset
 from ..sampling.params import DrawParams
 from ..sampling.processors.chain import RowProcessor, apply_processors
+from .scores import WindowScores, wants_raw
 
 if TYPE_CHECKING:
     from ..cache.tables import RowTables
+
+
+@dataclass(frozen=True)
+class WindowDraws:
+    """``tokens`` [N] int64, ``bad`` [N] bool (logits not finite), and the ``scores`` they were drawn from."""
+
+    tokens: torch.Tensor
+    bad: torch.Tensor
+    scores: WindowScores
 
 
 class RowSampler:
@@ -44,13 +55,16 @@ class RowSampler:
         if processor is not None:
             processor.observe(draws)
 
-    def draw_window(self, logits: torch.Tensor, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> Draws:
-        """Draws [N] over flat windows: row i owns ``len(proposals[i]) + 1`` positions of ``logits`` [N, V].
+    def draw_window(self, logits: torch.Tensor, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> WindowDraws:
+        """Draws over flat windows: row i owns ``len(proposals[i]) + 1`` positions of ``logits`` [N, V].
 
         Position p is drawn at ``step + p``, with the history that its proposals before p would make. ``logits`` may be
         changed.
         """
+        raw = logits
         if self._processors:
+            if wants_raw(rows):
+                raw = logits.clone()
             apply_processors(logits, [self._processors.get(row.index) for row in rows], proposals)
         query_lens = [len(proposal) + 1 for proposal in proposals]
         owners = [row.index for row, n in zip(rows, query_lens, strict=True) for _ in range(n)]
@@ -67,7 +81,8 @@ class RowSampler:
             all_greedy=all(row.request.params.greedy for row in rows),
             any_filter=any(_filters(row) for row in rows),
         )
-        return draw(logits, params)
+        tokens, bad = draw(logits, params)
+        return WindowDraws(tokens, bad, WindowScores(raw, logits))
 
     def sample(
         self, logits: torch.Tensor, rows: Sequence[Row], offset: int, ids: torch.Tensor | None = None

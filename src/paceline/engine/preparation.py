@@ -17,11 +17,13 @@ from ..core.request import Request
 from ..core.round import Outcome, RowResult
 from ..core.row import Row
 from ..core.transaction import DamagedState, apply_state_changes, release_all
+from ..sampling.logprobs import PromptLogprobs
 from .delivery import deliver
 from .membership import MembershipJoin, TargetJoin
 from .preemption import PreemptedRow, ReplaySpan, restore_state
 from .prefill import PrefillEngine, PrefillEntry
 from .prefill_plan import PrefillSpan
+from .scores import add_logprobs, wants_logprobs
 from .state import PrefillStep, RowState, indices_of
 from .statistics import count_prefill
 
@@ -127,6 +129,7 @@ class Preparation:
             keeps=keeps,
             chunk=span.chunk,
             committed=[] if keeps else None,
+            prompt_scores=_prompt_scores(row),
         )
         return PrefillEntry(row, state, span, span.cached)
 
@@ -154,7 +157,18 @@ class Preparation:
         )
         result: ForwardResult = self._parts.target.forward(batch, self._group.drafter.taps)
         self._group.drafter.prefill(rows, batch, result.for_drafter)
+        self._score_prompts(work, result)
         return result
+
+    def _score_prompts(self, work: Sequence[tuple[PrefillEntry, PrefillStep]], result: ForwardResult) -> None:
+        first = 0
+        for entry, step in work:
+            count = step.end - step.start
+            scores = entry.state.prompt_scores
+            if scores is not None and not entry.resumes:
+                scores.add_hidden(step.start, result.hidden[first : first + count], self._parts.target.logits)
+                entry.row.prompt_logprobs = scores.entries
+            first += count
 
     def save(self, entry: PrefillEntry) -> None:
         """Publish the boundary checkpoint (spec 4.13); a failed publication is contained."""
@@ -178,45 +192,47 @@ class Preparation:
         try:
             hidden = result.hidden[torch.tensor([place for _, place in drawing], device=result.hidden.device)]
             draws = self._group.sampler.draw_window(self._parts.target.logits(hidden), rows, [()] * len(rows))
-            tokens, bad = draws.tokens.tolist(), draws.bad.tolist()
+            results = [
+                _first_result(row, token, broken)
+                for row, token, broken in zip(rows, draws.tokens.tolist(), draws.bad.tolist(), strict=True)
+            ]
+            if wants_logprobs(rows):
+                results = add_logprobs(rows, results, [1] * len(rows), draws.scores)
         except Exception as error:
             for row in rows:
                 self._reject(row, error)
             return
-        for (entry, _), token, broken in zip(drawing, tokens, bad, strict=True):
-            self._first_token(entry, token, broken)
+        for (entry, _), first in zip(drawing, results, strict=True):
+            self._first_token(entry, first)
 
     def reject(self, entry: PrefillEntry, error: BaseException) -> None:
         self._reject(entry.row, error)
 
     # -- first token and join ----------------------------------------------------------------------------------------
 
-    def _first_token(self, entry: PrefillEntry, token: int, broken: bool) -> None:
+    def _first_token(self, entry: PrefillEntry, result: RowResult) -> None:
         """Deliver the draw of step 0 (spec 4.15) and queue the row, or end it."""
         row, state = entry.row, entry.state
-        saw_eos = token in row.request.eos_ids and not broken
-        emitted = () if saw_eos or broken else (token,)
-        result = RowResult((), emitted, 0, saw_eos, bad=broken, end_id=token if saw_eos else None)
         outcome = deliver(self._group.host, row, result)
         row.step = 1
-        row.generated = outcome.taken + (1 if outcome.kind == "stop" and saw_eos else 0)
-        row.tokens.extend(emitted[: outcome.taken])
+        row.generated = outcome.taken + (1 if outcome.kind == "stop" and result.saw_eos else 0)
+        row.tokens.extend(result.emitted[: outcome.taken])
         count_prefill(row.spec, row.generated)
         if outcome.kind == "continue":
-            row.pending = token
-            self._group.sampler.observe(row, emitted)
+            row.pending = result.emitted[-1]
+            self._group.sampler.observe(row, result.emitted)
             self._ready.append(state)
         else:
-            self._end(state, outcome, result.end_id, broken)
+            self._end(state, outcome, result)
 
-    def _end(self, state: RowState, outcome: Outcome, end_id: int | None, bad: bool) -> None:
+    def _end(self, state: RowState, outcome: Outcome, result: RowResult) -> None:
         row = state.row
         if state.keeps and outcome.kind in ("stop", "length"):
             self._group.publish_prefix(state, row.request.prompt_ids[: row.length])
         try:
-            self._group.release_row(row, clear=bad)
+            self._group.release_row(row, clear=result.bad)
         finally:
-            self._group.end(row, outcome, end_id)
+            self._group.end(row, outcome, result.end_id)
 
     def _join_ready(self) -> None:
         """Join every ready row, each in its own transaction (spec 5); one that fails costs only itself."""
@@ -247,6 +263,19 @@ class Preparation:
         except Exception as second:  # the first error stays primary
             _LOG.error("releasing request %s failed: %r", row.request.id, second)
         self._group.host.reject(row, error)
+
+
+def _first_result(row: Row, token: int, bad: bool) -> RowResult:
+    """What the draw of step 0 means for a row: a token, EOS, or nothing if its logits were not finite."""
+    saw_eos = token in row.request.eos_ids and not bad
+    emitted = () if saw_eos or bad else (token,)
+    return RowResult((), emitted, 0, saw_eos, bad=bad, end_id=token if saw_eos else None)
+
+
+def _prompt_scores(row: Row) -> PromptLogprobs | None:
+    """A gatherer of prompt log-probabilities; samples that start on a shared prompt leave it to the first."""
+    top = row.request.params.prompt_logprobs
+    return None if top is None or row.cached_tokens else PromptLogprobs(row.request.prompt_ids, top)
 
 
 def _tail_split(entry: PrefillEntry) -> bool:

@@ -20,6 +20,7 @@ from ..sampling.accept import accept_window
 from .device_columns import advance_columns
 from .drafting import GuardedDrafter
 from .draws import RowSampler
+from .scores import add_logprobs, wants_logprobs
 from .state import EngineParts, indices_of
 
 
@@ -53,6 +54,8 @@ class RoundRunner:
         on_device = self._parts.device_round
         accept = self._accept_on_device if on_device else self._accept_on_host
         results = accept(batch, proposals, draws.tokens, draws.bad)
+        if wants_logprobs(rows):
+            results = add_logprobs(rows, results, window.batch.query_lens, draws.scores)
         return VerifiedRound(batch, window, results, on_device, reads=1)
 
     def _verify(self, rows: Sequence[Row], proposals: Sequence[list[int]]) -> tuple[Window, torch.Tensor]:

@@ -12,6 +12,7 @@ from ..core.row import Row
 if TYPE_CHECKING:
     from ..cache.tables import RowTables
     from ..models.binding import TargetBinding
+    from ..sampling.logprobs import PromptLogprobs
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class PrefillStep:
 class RowState:
     """``prefix_length``: prompt tokens put into state by prefill, in steps of at most ``chunk``; ``plan``: the steps
     run so far. ``committed``: inputs after the prefix that read rounds put into the target's state (only when the cache
-    keeps the request)."""
+    keeps the request). ``prompt_scores``: gathers the log-probabilities of the prompt, if they were asked for."""
 
     row: Row
     prefix_length: int
@@ -36,6 +37,7 @@ class RowState:
     keeps: bool = False
     plan: list[PrefillStep] = field(default_factory=list)
     committed: list[int] | None = None
+    prompt_scores: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Log-probabilities of chosen and top tokens, from raw or processed logits (spec 13.15). Knows no row and no request.
 
-Ids are ordered by (logit descending, id ascending), as draws order them: the greedy token always has rank 1. A position's
-values depend on its own logits alone, never on the positions beside it or on how many there are.
+Ids are ordered by (logit descending, id ascending), as draws order them: the greedy token always has rank 1. What a
+position gets depends on its own logits alone, never on the positions beside it or on how many there are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ WHOLE_VOCABULARY = -1
 
 #: Probabilities are summed as whole multiples of 2**-42 where the order of a sum is not fixed: up to 2**20 ids.
 _UNIT = 2.0**42
+#: Ids whose maximum is taken together when a few of many are looked for.
+_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +122,14 @@ def _score(logits: torch.Tensor, wanted: Sequence[Wanted], count: int) -> _Colum
 
 
 def log_softmax_at(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Log-softmax of ``logits`` [M, V] at ``ids`` [M, n], in the type of the logits.
-
-    Sums go row by row on the CPU and over integers elsewhere, so that their order cannot be seen.
-    """
-    if logits.device.type == "cpu":
+    """Log-softmax of ``logits`` [M, V] at ``ids`` [M, n], in the type of the logits; no row sees the others."""
+    if logits.device.type == "cpu":  # goes row by row, each on one thread
         return torch.log_softmax(logits, dim=-1).gather(1, ids)
+    return log_softmax_by_units(logits, ids)
+
+
+def log_softmax_by_units(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """:func:`log_softmax_at` by sums over integers, whose order cannot be seen. Sums are off by V * 2**-42 at most."""
     peak = logits.amax(-1, keepdim=True)
     units = (torch.exp(logits - peak).double() * _UNIT).long().sum(-1, keepdim=True)
     return (logits.gather(1, ids) - peak) - torch.log(units.double() / _UNIT).to(logits.dtype)
@@ -148,7 +152,7 @@ def likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:
         return torch.empty((len(logits), 0), dtype=torch.int64, device=logits.device)
     if count == logits.shape[1]:
         return torch.sort(logits, dim=-1, descending=True, stable=True).indices
-    values, ids = torch.topk(logits, count, dim=-1)
+    values, ids = _top_of_blocks(logits, count) if count * _BLOCK * 4 < logits.shape[1] else torch.topk(logits, count)
     least = values[:, -1:]
     tied = (logits >= least).sum(-1) > count
     if tied.any():
@@ -156,6 +160,19 @@ def likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:
     ids = ids.sort(dim=-1).values
     order = torch.sort(logits.gather(1, ids), dim=-1, descending=True, stable=True).indices
     return ids.gather(1, order)
+
+
+def _top_of_blocks(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Top values and their ids [M, count]: they lie in the ``count`` blocks of the largest maxima, or behind the blocks."""
+    vocab = logits.shape[1]
+    whole = vocab - vocab % _BLOCK
+    blocks = torch.topk(logits[:, :whole].unflatten(1, (-1, _BLOCK)).amax(-1), count).indices
+    inner = torch.arange(_BLOCK, device=logits.device)
+    ids = (blocks.unsqueeze(-1) * _BLOCK + inner).flatten(1)
+    rest = torch.arange(whole, vocab, device=logits.device).expand(len(logits), -1)
+    ids = torch.cat([ids, rest], dim=1)
+    values, places = torch.topk(logits.gather(1, ids), count)
+    return values, ids.gather(1, places)
 
 
 def _lowest_of_ties(logits: torch.Tensor, least: torch.Tensor, count: int) -> torch.Tensor:

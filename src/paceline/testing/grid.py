@@ -101,12 +101,12 @@ def run_with(cell: Cell, drafter: DraftProvider | None, jobs: Sequence[Job]) -> 
     with open_engine(target, decoder.eos_ids, setup, watched) as engine:
         served = run_jobs(engine, jobs)
         result.problems += compare(jobs, decoder, served) + leftovers(engine)
-        failures = engine.stats().drafter_failures
+        failures, first = engine.stats().drafter_failures, engine.info()["drafter_failure"]
     result.seconds = time.perf_counter() - start
     if watched is not None:
         result.problems += watched.problems
     if failures:
-        result.problems.append(f"{failures} drafter failures")
+        result.problems.append(f"{failures} drafter failures, the first: {first}")
     _count(result, served)
     return result
 

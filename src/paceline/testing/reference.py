@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,12 @@ from numpy.typing import NDArray
 from ..core.request import Request, SamplingParams
 from .models import quiet_transformers
 from .noise import draw_token
+
+#: Options that the plain loop follows, or that may not change a token.
+_FOLLOWED = frozenset(
+    {"max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos"}
+    | {"num_draft_tokens", "speculative", "logprobs", "prompt_logprobs", "logprobs_mode"}
+)
 
 NextLogits = Callable[[Sequence[int]], NDArray[np.float64]]
 
@@ -50,8 +56,7 @@ def plain_loop(
 
     ``eos_ids`` are the model's; ``params`` adds its stop ids and may ignore them. Sampled runs need ``params.seed``.
     """
-    if not params.greedy and params.seed is None:
-        raise ValueError("a sampled reference run needs a seed")
+    _refuse_unknown(params)
     ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_ids))
     room = max_model_len - len(prompt)
     budget = room if params.max_tokens is None else params.max_tokens
@@ -66,6 +71,18 @@ def plain_loop(
             return PlainRun(tuple(tokens), (*tokens, token), "stop", len(tokens) + 1, lead)
         tokens.append(token)
     return PlainRun(tuple(tokens), tuple(tokens), "length", budget, lead)
+
+
+def _refuse_unknown(params: SamplingParams) -> None:
+    """Refuse options that this loop does not follow, rather than run as if they were not there."""
+    plain = SamplingParams()
+    others = [
+        f.name for f in fields(params) if f.name not in _FOLLOWED and getattr(params, f.name) != getattr(plain, f.name)
+    ]
+    if others:
+        raise ValueError(f"the plain loop does not know {', '.join(others)}")
+    if not params.greedy and params.seed is None:
+        raise ValueError("a sampled reference run needs a seed")
 
 
 class PlainDecoder:

@@ -128,7 +128,7 @@ class ModelRows(DraftRows):
     def close(self) -> None:
         self._covered.clear()
 
-    # -- drafting and feeding -----------------------------------------------------------------------------------------------------
+    # -- drafting and feeding ------------------------------------------------------------------------------------------
 
     def _propose(self, batch: RoundBatch) -> Draft:
         """Feed what is missing and the pending token of all rows, then token by token what was drawn."""
