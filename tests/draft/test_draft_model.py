@@ -42,7 +42,7 @@ from paceline.testing.watch import WatchedDrafter
 from paceline.testing.workload import workload
 
 PROMPTS = [tuple(range(20 + n, 20 + n + length)) for n, length in enumerate((1, 9, 33, 17, 5))]
-COVERAGE = Coverage(samplings=("mixed",), chunks=(7, 512), depths=(1, 4))
+COVERAGE = Coverage(samplings=("mixed",), batches=(1, 3), chunks=(7, 512), depths=(1, 4))
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def test_the_targets_own_weights_are_always_right(sampling: str) -> None:
 
 @pytest.mark.parametrize("draft_seeded", [0, 7])
 def test_seeded_streams_equal_across_drafters(draft_seeded: int) -> None:
-    params = SamplingParams(temperature=0.9, top_p=0.9, seed=draft_seeded, max_tokens=24)
+    params = SamplingParams(temperature=0.9, top_p=0.9, seed=draft_seeded, max_tokens=16)
     jobs = [Job(f"job-{n}", prompt, params) for n, prompt in enumerate(PROMPTS)]
     streams = [
         [got.tokens for got in run(jobs, drafter, Setup(rows=3))[1].values()]
@@ -195,9 +195,8 @@ def test_after_many_rounds_without_drafts_it_catches_up(
 
     def depths(self, rows: list[Row]) -> list[int]:  # type: ignore[no-untyped-def]
         wanted: list[int] = original(self, rows)
-        return [
-            depth if row.step > 60 or row.request.id == "always" else 0 for row, depth in zip(rows, wanted, strict=True)
-        ]
+        ready = [row.step > 60 or row.request.id == "always" for row in rows]
+        return [depth if now else 0 for depth, now in zip(wanted, ready, strict=True)]
 
     monkeypatch.setattr(group_module.SpeculativeGroup, "_depths", depths)
     model, decoder = target(TinyModel(family=family, mixing=0.5))

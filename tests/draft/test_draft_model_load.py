@@ -1,4 +1,4 @@
-"""Finding and loading the two-model drafter by directory, GGUF file or hub id; what is wrong with it is said at once."""
+"""Loading the two-model drafter from a directory, a GGUF file or the hub; what is wrong with it is said at start."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ SMALL = {"dtype": "float64", "device": "cpu", "max_num_seqs": 2, "kv_cache_token
 
 
 def settings(drafter: Path | str | None, model: Path | str | None = None, **others: object) -> EngineConfig:
-    chosen = SMALL | {
-        "model": str(model or tiny_model(TARGET)),
-        "spec_model": None if drafter is None else str(drafter),
-    }
-    return EngineConfig.build(environ={}, **(chosen | others))
+    names = {"model": str(model or tiny_model(TARGET)), "spec_model": None if drafter is None else str(drafter)}
+    return EngineConfig.build(environ={}, **(SMALL | names | others))
 
 
 def answer(config: EngineConfig, tokens: int = 17) -> tuple[Collector, dict[str, object]]:

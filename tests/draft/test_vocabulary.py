@@ -100,8 +100,6 @@ def test_a_careless_comparison_is_noticed(broken: str, monkeypatch: pytest.Monke
         with pytest.raises(AssertionError):
             check_rule("aab", "aa", (3, 2))
     else:
-        monkeypatch.setattr(Vocabulary, "of", None)
+        monkeypatch.setitem(globals(), "common_ids", lambda target, drafter, name: min(target.head, drafter.head))
         with pytest.raises(AssertionError):
-            fake = lambda target, drafter, name: min(target.head, drafter.head)  # noqa: E731
-            monkeypatch.setitem(globals(), "common_ids", fake)
             check_rule("ab", "ba", (2, 2))

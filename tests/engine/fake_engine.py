@@ -76,6 +76,18 @@ class FakeEngine:
         thread.start()
         return row.request.id
 
+    def add_samples(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        consumers: Sequence[Consumer],
+        request_id: str | None = None,
+    ) -> list[str]:
+        return [
+            self.add_request(prompt_ids, params, consumer, f"{request_id or 'r'}/{place}")
+            for place, consumer in enumerate(consumers)
+        ]
+
     def _serve(self, row: Row, consumer: Consumer) -> None:
         while self.hold is not None and not self.hold.wait(0.005) and not row.request.abort.aborted and not self.closed:
             pass

@@ -70,7 +70,7 @@ def state_problems(scenario: Scenario) -> list[str]:
 
     def check(scheduler: Scheduler) -> None:
         tables = scheduler._parts.tables
-        tables.check_integrity()
+        tables.check_integrity(scheduler._families.references())
         for row in scheduler.rows:
             check_row(tables, row)
             told = watched.rows.get(row.request.id)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.request import SamplingParams
@@ -80,7 +80,7 @@ def test_an_unordered_top_list_is_caught(monkeypatch):
         return False
 
     monkeypatch.setattr(logprobs, "likeliest", careless)
-    find(batches(), fails, settings=settings(max_examples=2000, derandomize=True, deadline=None))
+    find(batches(), fails, settings=settings(max_examples=2000, phases=[Phase.generate]))
 
 
 def random_logits(positions: int, vocab: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

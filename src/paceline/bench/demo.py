@@ -112,7 +112,7 @@ def table(results: Sequence[Comparison]) -> Table:
     title = "Plain and speculative decoding by the same engine, greedy, tokens per second"
     shown = Table(title=title, title_justify="left")
     shown.add_column("prompt", no_wrap=True)
-    for heading in ("tokens", "plain/s", "spec/s", "speed-up", "per forward", "accepted", "equal"):
+    for heading in ("tokens", "plain/s", "spec/s", "gain", "per fwd", "accept", "equal"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         shown.add_row(

@@ -15,6 +15,7 @@ import torch
 
 from ..core.errors import ConfigError, PacelineError
 from ..kernels.backend import TORCH_DTYPES
+from ..testing.models import quiet_transformers
 from .arms import Run
 
 ATTENTION = ("sdpa", "eager")
@@ -33,9 +34,10 @@ class PeerModel:
         if not path.is_dir():
             raise ConfigError("peers", f"transformers needs a model directory, and {path} is none; use --no-peers")
         self.dtype = dtype
-        self._model: Any = library.AutoModelForCausalLM.from_pretrained(
-            path, dtype=TORCH_DTYPES[dtype], attn_implementation=ATTENTION[0]
-        )
+        with quiet_transformers():
+            self._model: Any = library.AutoModelForCausalLM.from_pretrained(
+                path, dtype=TORCH_DTYPES[dtype], attn_implementation=ATTENTION[0]
+            )
         self._model.to(device).eval()
         # without an EOS nothing but the number of tokens ends a run
         self._model.generation_config = library.GenerationConfig(do_sample=False, pad_token_id=0)

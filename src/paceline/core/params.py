@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import RequestError
 
@@ -177,7 +177,7 @@ def _ids(name: str, values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _mapping(name: str, value: object) -> Mapping[int, float]:
+def _mapping(name: str, value: object) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         raise RequestError(name, f"must map token ids to numbers, not {value!r}")
     if len(value) > _MAX_BIASES:
@@ -202,9 +202,9 @@ def _words(values: object) -> tuple[str | tuple[int, ...], ...]:
         raise RequestError("bad_words", "must be a list of strings or of token id lists")
     words: list[str | tuple[int, ...]] = []
     for word in values:
-        if not isinstance(word, str | Sequence) or not word:
-            raise RequestError("bad_words", f"must hold non-empty strings or token id lists, not {word!r}")
         words.append(word if isinstance(word, str) else _ids("bad_words", word))
+        if not words[-1]:
+            raise RequestError("bad_words", "must not hold an empty string or list")
     if len(words) > _MAX_BIASES:
         raise RequestError("bad_words", f"has {len(words)} entries, at most {_MAX_BIASES} are allowed")
     return tuple(words)

@@ -110,13 +110,13 @@ class AsyncLLM:
         request_id: str | None = None,
     ) -> RequestOutput:
         """Complete one prompt and return its result. Run many at once with ``asyncio.gather``."""
-        return await _last(self.stream(prompt, sampling_params, request_id=request_id))
+        return await _result(self.stream(prompt, sampling_params, request_id=request_id))
 
     async def chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, **options: Any
     ) -> RequestOutput:
         """Answer one conversation and return its result; ``options`` are those of :meth:`chat_stream`."""
-        return await _last(self.chat_stream(messages, sampling_params, **options))
+        return await _result(self.chat_stream(messages, sampling_params, **options))
 
     def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish reason ``"abort"``. Whether it was live."""
@@ -140,22 +140,22 @@ class AsyncLLM:
             loop.call_soon_threadsafe(deltas.put_nowait, delta)
 
         submission = self._frontend.submission(prompt, params, request_id)
-        self.engine.add_request(prompt.ids, params, StreamConsumer(submission, emit), submission.request_id)
-        ended = False
+        names = self._frontend.submit(prompt, submission, lambda each: StreamConsumer(each, emit))
+        running = len(names)
         try:
-            while not ended:
+            while running:
                 delta = await deltas.get()
-                ended = delta.output is not None
+                running -= delta.output is not None
                 raise_if_engine_failed(delta.output)
                 yield delta
         finally:
-            if not ended:
-                self.engine.abort(submission.request_id, "the caller stopped reading")
+            if running:
+                for name in names:
+                    self.engine.abort(name, "the caller stopped reading")
 
 
-async def _last(deltas: AsyncIterator[StreamDelta]) -> RequestOutput:
-    output: RequestOutput | None = None
-    async for delta in deltas:
-        output = delta.output
-    assert output is not None, "a stream ends with its result"
-    return output
+async def _result(deltas: AsyncIterator[StreamDelta]) -> RequestOutput:
+    """The whole result of a stream: one choice per sample."""
+    parts = {delta.index: delta.output async for delta in deltas if delta.output is not None}
+    ordered = [parts[index] for index in sorted(parts)]
+    return ordered[0] if len(ordered) == 1 else RequestOutput.merged(ordered)

@@ -13,7 +13,9 @@ from typing import Any
 from ..core.request import SamplingParams
 from ..core.row import Finished, FinishReason, Row
 from ..core.stats import SpecStats
+from ..sampling.logprobs import TokenLogprobs
 from .detokenize import TokenDecoder
+from .logprob_view import present_logprobs, present_prompt
 from .outputs import CompletionOutput, RequestMetrics, RequestOutput, SpeculativeMetrics, StreamDelta
 from .stopping import StopStrings
 
@@ -21,7 +23,7 @@ from .stopping import StopStrings
 @dataclass(frozen=True)
 class Submission:
     """One request as its caller gave it. ``decoder`` is ``None`` where ids only are used; ``spec_tokens``: the engine's
-    largest depth."""
+    largest depth; ``index``: which sample of the prompt this is."""
 
     request_id: str
     prompt: str | None
@@ -29,6 +31,7 @@ class Submission:
     params: SamplingParams
     decoder: TokenDecoder | None
     spec_tokens: int
+    index: int = 0
 
 
 class ResultConsumer:
@@ -42,6 +45,7 @@ class ResultConsumer:
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._pieces: list[str] = []
         self._tokens: list[int] = []
+        self._records: list[TokenLogprobs] = []
         self._arrival = time.monotonic()
         self._first_token: float | None = None
 
@@ -54,13 +58,15 @@ class ResultConsumer:
         try:
             for token in tokens:
                 if self._detokenizer is not None:
-                    pieces.append(self._stops.feed(self._detokenizer.push(token)))
+                    pieces.append(self._read(self._detokenizer.push(token), len(self._tokens) + taken + 1))
                 taken += 1
                 if self._stops.matched is not None:
                     row.stopped = taken == len(tokens)
                     break
             self._tokens.extend(tokens[:taken])
-            self._show("".join(pieces), tokens[:taken])
+            records = [] if metadata is None else list(metadata[:taken])
+            self._records.extend(records)
+            self._show("".join(pieces), tokens[:taken], records)
         except Exception as error:
             error.taken = taken  # type: ignore[attr-defined]
             raise
@@ -76,7 +82,11 @@ class ResultConsumer:
         self._pieces.append(tail)
         self._deliver(tail, self._result(row, finished))
 
-    def _show(self, text: str, tokens: Sequence[int]) -> None:
+    def _read(self, text: str, count: int) -> str:
+        """Text of the ``count``-th token, through the stop strings once ``min_tokens`` have been generated."""
+        return text if count < self._submission.params.min_tokens else self._stops.feed(text)
+
+    def _show(self, text: str, tokens: Sequence[int], records: Sequence[TokenLogprobs]) -> None:
         """A burst was taken: ``text`` may be shown now."""
         self._pieces.append(text)
 
@@ -93,7 +103,12 @@ class ResultConsumer:
     def _result(self, row: Row | None, finished: Finished) -> RequestOutput:
         reason, stop_reason = self._reasons(finished)
         submission = self._submission
-        choice = CompletionOutput(0, "".join(self._pieces), tuple(self._tokens), reason, stop_reason)
+        logprobs = None
+        if submission.params.logprobs is not None:
+            logprobs = present_logprobs(self._records, submission.decoder)
+        choice = CompletionOutput(
+            submission.index, "".join(self._pieces), tuple(self._tokens), reason, stop_reason, logprobs
+        )
         return RequestOutput(
             request_id=submission.request_id,
             prompt=submission.prompt,
@@ -101,6 +116,7 @@ class ResultConsumer:
             outputs=(choice,),
             metrics=self._metrics(row),
             seed=None if row is None else row.request.seed,
+            prompt_logprobs=None if row is None else present_prompt(row.prompt_logprobs, submission.decoder),
             error=finished.error,
         )
 
@@ -132,9 +148,13 @@ class StreamConsumer(ResultConsumer):
         super().__init__(submission, lambda output: None)
         self._emit = emit
 
-    def _show(self, text: str, tokens: Sequence[int]) -> None:
-        super()._show(text, tokens)
-        self._emit(StreamDelta(text, tuple(tokens)))
+    def _show(self, text: str, tokens: Sequence[int], records: Sequence[TokenLogprobs]) -> None:
+        super()._show(text, tokens, records)
+        submission = self._submission
+        logprobs = None
+        if submission.params.logprobs is not None:
+            logprobs = present_logprobs(records, submission.decoder)
+        self._emit(StreamDelta(text, tuple(tokens), index=submission.index, logprobs=logprobs))
 
     def _deliver(self, tail: str, output: RequestOutput) -> None:
-        self._emit(StreamDelta(tail, (), output))
+        self._emit(StreamDelta(tail, (), output, index=self._submission.index))

@@ -70,6 +70,10 @@ class TokenDecoder:
             text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
+    def text_of(self, token: int) -> str:
+        """One token's own text, special tokens by their name; a part of a character shows as U+FFFD."""
+        return self._text_of(token) or "" if token in self._special else self.decode([token])
+
     def bytes_of(self, token: int) -> bytes:
         """Bytes of a token of a byte-level vocabulary; none for special tokens and ids without an entry."""
         known = self._bytes.get(token)

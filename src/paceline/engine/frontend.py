@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import operator
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeAlias
 
 from ..core.config import EngineConfig
@@ -33,6 +33,14 @@ class EnginePort(Protocol):
     def add_request(
         self, prompt_ids: Sequence[int], params: SamplingParams, consumer: Consumer, request_id: str | None = None
     ) -> str: ...
+
+    def add_samples(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        consumers: Sequence[Consumer],
+        request_id: str | None = None,
+    ) -> list[str]: ...
 
     def abort(self, request_id: str, reason: str = ...) -> bool: ...
 
@@ -119,6 +127,14 @@ class Frontend:
             raise RequestError("stop", "stop strings need a tokenizer, and skip_tokenizer_init is set")
         name = f"req-{uuid.uuid4().hex[:16]}" if request_id is None else request_id
         return Submission(name, prompt.text, prompt.ids, params, self._decoder, self._spec_tokens)
+
+    def submit(self, prompt: Prompt, submission: Submission, consume: Callable[[Submission], Consumer]) -> list[str]:
+        """Hand a prompt to the engine, once per sample asked for; returns the ids to abort it by."""
+        params, name = submission.params, submission.request_id
+        if params.n == 1:
+            return [self._engine.add_request(prompt.ids, params, consume(submission), name)]
+        consumers = [consume(replace(submission, index=place)) for place in range(params.n)]
+        return self._engine.add_samples(prompt.ids, params, consumers, name)
 
     def _tokenizer(self, name: str) -> Any:
         if self.tokenizer is None:

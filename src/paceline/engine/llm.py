@@ -13,7 +13,7 @@ from ..core.config import EngineConfig
 from ..core.errors import EngineClosed, RequestError
 from ..core.request import SamplingParams
 from ..core.stats import EngineStats
-from .consumer import ResultConsumer, StreamConsumer
+from .consumer import ResultConsumer, StreamConsumer, Submission
 from .frontend import (
     ChatOptions,
     EnginePort,
@@ -145,8 +145,8 @@ class LLM:
         deltas: queue.SimpleQueue[StreamDelta] = queue.SimpleQueue()
         ready, params = self._frontend.encode(prompt), sampling_params or SamplingParams()
         submission = self._frontend.submission(ready, params)
-        self.engine.add_request(ready.ids, params, StreamConsumer(submission, deltas.put), submission.request_id)
-        return self._deltas(deltas, submission.request_id)
+        names = self._frontend.submit(ready, submission, lambda each: StreamConsumer(each, deltas.put))
+        return self._deltas(deltas, names)
 
     def close(self) -> None:
         """Stop the engine; requests in flight end with :class:`paceline.EngineClosed`. May be called twice."""
@@ -163,17 +163,18 @@ class LLM:
         with _bar(len(prompts)) if progress else nullcontext(None) as advance:
             return batch.run(list(zip(prompts, params, strict=True)), advance)
 
-    def _deltas(self, deltas: queue.SimpleQueue[StreamDelta], request_id: str) -> Iterator[StreamDelta]:
-        ended = False
+    def _deltas(self, deltas: queue.SimpleQueue[StreamDelta], names: Sequence[str]) -> Iterator[StreamDelta]:
+        running = len(names)
         try:
-            while not ended:
+            while running:
                 delta = deltas.get()
-                ended = delta.output is not None
+                running -= delta.output is not None
                 raise_if_engine_failed(delta.output)
                 yield delta
         finally:
-            if not ended:
-                self.engine.abort(request_id, "the caller stopped reading")
+            if running:
+                for name in names:
+                    self.engine.abort(name, "the caller stopped reading")
 
 
 class _Batch:
@@ -183,7 +184,8 @@ class _Batch:
         self._engine = engine
         self._frontend = frontend
         self._results: dict[int, RequestOutput] = {}
-        self._names: dict[int, str] = {}
+        self._samples: dict[int, dict[int, RequestOutput]] = {}
+        self._names: dict[int, list[str]] = {}
         self._changed = threading.Condition()
 
     def run(
@@ -196,7 +198,8 @@ class _Batch:
             self._wait(len(requests), advance)
         except BaseException:
             for place in self._names.keys() - self._results.keys():
-                self._engine.abort(self._names[place], "the caller gave up")
+                for name in self._names[place]:
+                    self._engine.abort(name, "the caller gave up")
             self._wait(len(self._names), None)
             raise
         results = [self._results[place] for place in range(len(requests))]
@@ -206,18 +209,25 @@ class _Batch:
 
     def _submit(self, place: int, prompt: Prompt, params: SamplingParams, name: str) -> None:
         submission = self._frontend.submission(prompt, params)
-        consumer = ResultConsumer(submission, lambda output: self._done(place, output))
+
+        def consume(each: Submission) -> ResultConsumer:
+            return ResultConsumer(each, lambda output: self._done(place, each, output))
+
         try:
-            self._engine.add_request(prompt.ids, params, consumer, submission.request_id)
+            self._names[place] = self._frontend.submit(prompt, submission, consume)
         except RequestError as error:
             message = str(error).removeprefix(f"{error.field}: ")
             raise RequestError(error.field if name == "prompts" else f"{name}: {error.field}", message) from error
-        self._names[place] = submission.request_id
 
-    def _done(self, place: int, output: RequestOutput) -> None:
+    def _done(self, place: int, submission: Submission, output: RequestOutput) -> None:
+        """A sample of a prompt ended; the prompt's result is complete with the last one."""
         with self._changed:
-            self._results[place] = output
-            self._changed.notify_all()
+            samples = self._samples.setdefault(place, {})
+            samples[submission.index] = output
+            if len(samples) == submission.params.n:
+                parts = [samples[index] for index in sorted(samples)]
+                self._results[place] = parts[0] if len(parts) == 1 else RequestOutput.merged(parts)
+                self._changed.notify_all()
 
     def _wait(self, count: int, advance: _Advance | None) -> None:
         """Until at least ``count`` requests have ended."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
 from ..core.row import FinishReason
 from ..core.stats import SpecStats
@@ -56,6 +57,29 @@ class SpeculativeMetrics:
             + (0,) * (len(spec.drafted_by_pos) - len(spec.accepted_by_pos)),
         )
 
+    @classmethod
+    def merged(cls, parts: Sequence[SpeculativeMetrics]) -> SpeculativeMetrics:
+        """The figures of several samples together."""
+        rounds = sum(part.num_spec_steps for part in parts)
+        accepted = sum(part.num_accepted_draft_tokens for part in parts)
+        drafted = sum(part.num_draft_tokens for part in parts)
+        forwards = sum(part.forwards for part in parts)
+        tokens = sum(part.tokens_per_forward * part.forwards for part in parts)
+        return cls(
+            mean_acceptance_length=1.0 + accepted / rounds if rounds else 1.0,
+            draft_acceptance_rate=accepted / drafted if drafted else 0.0,
+            acceptance_histogram=_added([part.acceptance_histogram for part in parts]),
+            num_spec_steps=rounds,
+            num_accepted_draft_tokens=accepted,
+            num_draft_tokens=drafted,
+            num_spec_tokens=max(part.num_spec_tokens for part in parts),
+            forwards=forwards,
+            forwards_saved=sum(part.forwards_saved for part in parts),
+            tokens_per_forward=tokens / forwards if forwards else 0.0,
+            drafted_by_position=_added([part.drafted_by_position for part in parts]),
+            accepted_by_position=_added([part.accepted_by_position for part in parts]),
+        )
+
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
         """Accepted at position i / drafted at position i."""
@@ -77,6 +101,19 @@ class RequestMetrics:
     total_time: float
     speculative_decoding: SpeculativeMetrics
 
+    @classmethod
+    def merged(cls, parts: Sequence[RequestMetrics]) -> RequestMetrics:
+        """Samples of one prompt: output tokens added up, times from the arrival to the first and to the last."""
+        firsts = [part.time_to_first_token for part in parts if part.time_to_first_token is not None]
+        return cls(
+            prompt_tokens=parts[0].prompt_tokens,
+            completion_tokens=sum(part.completion_tokens for part in parts),
+            cached_tokens=parts[0].cached_tokens,
+            time_to_first_token=min(firsts, default=None),
+            total_time=max(part.total_time for part in parts),
+            speculative_decoding=SpeculativeMetrics.merged([part.speculative_decoding for part in parts]),
+        )
+
     @property
     def time_per_output_token(self) -> float | None:
         """TPOT = (end - first token) / (tokens - 1); ``None`` for fewer than two tokens."""
@@ -91,11 +128,26 @@ class RequestMetrics:
         return 1.0 / per_token if per_token else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Natural logarithm of a token's probability, its ``rank`` (1 = the likeliest) and its text (``None`` without a
+    tokenizer)."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+#: Log-probabilities at one position, by token id.
+LogprobEntry: TypeAlias = dict[int, Logprob]
+
+
 @dataclass(frozen=True)
 class CompletionOutput:
     """One choice. ``stop_reason``: the stop string or stop token id that ended it, ``None`` for any other end.
 
-    ``logprobs`` is ``None``: they have not landed.
+    ``logprobs[i]``: token id -> :class:`Logprob` for the i-th of ``token_ids``: the token itself and the likeliest ones
+    asked for; ``None`` if ``SamplingParams.logprobs`` is.
     """
 
     index: int
@@ -103,7 +155,14 @@ class CompletionOutput:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
     stop_reason: int | str | None = None
-    logprobs: None = None
+    logprobs: tuple[LogprobEntry, ...] | None = None
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Sum over the tokens of their log-probabilities, if they were asked for."""
+        if self.logprobs is None:
+            return None
+        return sum(entry[token].logprob for entry, token in zip(self.logprobs, self.token_ids, strict=True))
 
 
 @dataclass(frozen=True)
@@ -120,7 +179,19 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     metrics: RequestMetrics
     seed: int | None = None
+    prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
     error: BaseException | None = field(default=None, compare=False)
+
+    @classmethod
+    def merged(cls, parts: Sequence[RequestOutput]) -> RequestOutput:
+        """Samples of one prompt as one result with a choice each; the first error, if any, is its error."""
+        choices = tuple(replace(part.outputs[0], index=place) for place, part in enumerate(parts))
+        return replace(
+            parts[0],
+            outputs=choices,
+            metrics=RequestMetrics.merged([part.metrics for part in parts]),
+            error=next((part.error for part in parts if part.error is not None), None),
+        )
 
     @property
     def text(self) -> str:
@@ -131,7 +202,7 @@ class RequestOutput:
         return self.outputs[0].token_ids
 
     @property
-    def logprobs(self) -> None:
+    def logprobs(self) -> tuple[LogprobEntry, ...] | None:
         return self.outputs[0].logprobs
 
     @property
@@ -152,9 +223,10 @@ class RequestOutput:
             "request_id": self.request_id,
             "prompt": self.prompt,
             "prompt_token_ids": list(self.prompt_token_ids),
-            "outputs": [asdict(choice) | {"token_ids": list(choice.token_ids)} for choice in self.outputs],
+            "outputs": [_choice(choice) for choice in self.outputs],
             "metrics": asdict(self.metrics) | times,
             "seed": self.seed,
+            "prompt_logprobs": None if self.prompt_logprobs is None else [_plain(e) for e in self.prompt_logprobs],
             "error": None if self.error is None else str(self.error),
         }
 
@@ -163,13 +235,30 @@ class RequestOutput:
 class StreamDelta:
     """A piece of a stream: new ``text`` (may be empty while a stop string could still complete) and new ``token_ids``.
 
-    The last delta carries ``output``, the whole result; joined, the texts are ``output.text``.
+    The last delta of a sample carries ``output``, its whole result; joined, the texts are ``output.text``. ``index``:
+    which sample of the prompt it belongs to; ``logprobs``: one entry per id of ``token_ids``, if asked for.
     """
 
     text: str
     token_ids: Sequence[int]
     output: RequestOutput | None = None
+    index: int = 0
+    logprobs: tuple[LogprobEntry, ...] | None = None
 
     @property
     def finish_reason(self) -> FinishReason | None:
         return None if self.output is None else self.output.finish_reason
+
+
+def _added(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Sum by position; missing positions count as 0."""
+    return tuple(sum(column) for column in zip_longest(*rows, fillvalue=0))
+
+
+def _choice(choice: CompletionOutput) -> dict[str, Any]:
+    logprobs = None if choice.logprobs is None else [_plain(entry) for entry in choice.logprobs]
+    return asdict(replace(choice, logprobs=None)) | {"token_ids": list(choice.token_ids), "logprobs": logprobs}
+
+
+def _plain(entry: LogprobEntry | None) -> dict[str, Any] | None:
+    return None if entry is None else {str(token): asdict(value) for token, value in entry.items()}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import RequestError
-from .handle import RawGrammar, Vocabulary
+from ..core.errors import RequestError, RowFailed
+from .handle import LlguidanceMatcher, Vocabulary
 
 if TYPE_CHECKING:
     from .matcher import Matcher
@@ -65,12 +65,23 @@ class LlguidanceBackend:
         raw = self._library.LLMatcher(self._tokenizer, self._source(spec), log_level=0)
         if raw.is_error():
             raise RequestError(spec.field, f"cannot be used as a grammar: {_reason(raw.get_error())}")
-        if raw.is_accepting() and not raw.compute_ff_bytes() and _stops_at_once(raw):
-            raise RequestError(spec.field, "permits the empty text only")
         raw.compute_bitmask()
         if raw.is_error():
             raise RequestError(spec.field, f"is too complex: {_reason(raw.get_error())}")
-        return LlguidanceGrammar(raw, self._vocabulary)
+        grammar = LlguidanceGrammar(raw, self._vocabulary)
+        self._check_start(spec, grammar)
+        return grammar
+
+    def _check_start(self, spec: GrammarSpec, grammar: LlguidanceGrammar) -> None:
+        handle = grammar.open()
+        try:
+            if handle.is_terminated:
+                raise RequestError(spec.field, "permits the empty text only")
+            handle.mask()
+        except RowFailed as error:
+            raise RequestError(spec.field, f"no text can satisfy it: {error}") from None
+        finally:
+            handle.close()
 
     def _source(self, spec: GrammarSpec) -> str:
         """The library's own form of a spec."""
@@ -104,13 +115,12 @@ class LlguidanceGrammar:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
 
-    def copy_raw(self) -> Any:
-        """A fresh matcher of the library at the start of the text."""
+    def _fresh(self) -> Any:
         with self._lock:
             return self._raw.deep_copy()
 
     def open(self) -> Matcher:
-        return RawGrammar(self.copy_raw, self._vocabulary)
+        return LlguidanceMatcher(self._fresh, self._vocabulary)
 
 
 def _highest_id(tokenizer: str) -> int:
@@ -119,14 +129,6 @@ def _highest_id(tokenizer: str) -> int:
     vocab = content["model"].get("vocab") or ()
     highest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
     return max([highest, *(int(token["id"]) for token in content.get("added_tokens") or ())])
-
-
-def _stops_at_once(raw: Any) -> bool:
-    """Whether nothing but an end may follow."""
-    if raw.is_stopped():
-        return True
-    probe = raw.deep_copy()
-    return not any(_content_bits(probe))
 
 
 def _reason(message: str) -> str:

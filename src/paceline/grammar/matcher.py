@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from .spec import GrammarSpec
 
-    #: Packed permissions over the vocabulary, [ceil(V / 32)] int32: bit ``id % 32`` of word ``id // 32`` permits ``id``.
+    #: Permissions over the vocabulary, [ceil(V / 32)] int32: bit ``id % 32`` of word ``id // 32`` permits ``id``.
     Bitmask = NDArray[np.int32]
 
 

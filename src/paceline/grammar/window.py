@@ -37,22 +37,25 @@ def window_masks(matcher: Matcher, proposals: Sequence[int]) -> WindowMasks:
     """
     masks = [matcher.mask()]
     walked = 0
-    ends_at: int | None = None
+    ended = _ended(matcher)
     try:
-        for place, token in enumerate(proposals):
-            if matcher.is_terminated or not _accepted(matcher, token):
+        for token in proposals:
+            if ended or not _accepted(matcher, token):
                 break
             walked += 1
             following = _mask_or_none(matcher)
             if following is None:
                 break
             masks.append(following)
-            if matcher.is_terminated:
-                ends_at = place
-                break
+            ended = _ended(matcher)
     finally:
         matcher.rollback(walked)
-    return WindowMasks(np.stack(masks), len(masks) - 1, ends_at)
+    legal = len(masks) - 1
+    return WindowMasks(np.stack(masks), legal, legal - 1 if ended and legal else None)
+
+
+def _ended(matcher: Matcher) -> bool:
+    return matcher.is_terminated
 
 
 def _accepted(matcher: Matcher, token: int) -> bool:

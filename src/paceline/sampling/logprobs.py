@@ -163,10 +163,10 @@ def likeliest(logits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _top_of_blocks(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top values and their ids [M, count]: they lie in the ``count`` blocks of the largest maxima, or behind the blocks."""
+    """Top values and their ids [M, count]: they lie in the ``count`` blocks of largest maxima or behind all blocks."""
     vocab = logits.shape[1]
     whole = vocab - vocab % _BLOCK
-    blocks = torch.topk(logits[:, :whole].unflatten(1, (-1, _BLOCK)).amax(-1), count).indices
+    blocks = torch.topk(logits[:, :whole].reshape(len(logits), -1, _BLOCK).amax(-1), count).indices
     inner = torch.arange(_BLOCK, device=logits.device)
     ids = (blocks.unsqueeze(-1) * _BLOCK + inner).flatten(1)
     rest = torch.arange(whole, vocab, device=logits.device).expand(len(logits), -1)

@@ -32,6 +32,7 @@ class Setup:
     device_round: bool | None = None
     kv_cache_tokens: int | None = None
     method: str = "none"
+    preempt_ram_bytes: int | None = None
 
     def config(self) -> EngineConfig:
         return EngineConfig.build(
@@ -44,6 +45,7 @@ class Setup:
             spec_method=self.method,
             device_round=self.device_round,
             kv_cache_tokens=self.kv_cache_tokens,
+            preempt_ram_bytes=self.preempt_ram_bytes,
         )
 
 

@@ -23,7 +23,7 @@ LARGEST = 1e30
 
 
 class _Repeats(NamedTuple):
-    """``positions`` [n] ascending, and how many tokens up to each equal the last tokens of the text: ``lengths`` [n]."""
+    """``positions`` [n] ascending; ``lengths`` [n]: how many tokens up to each equal the last tokens of the text."""
 
     positions: Array
     lengths: Array
