@@ -1,4 +1,4 @@
-"""Both facades over the real engine and a tiny model: the calls of the README, stop strings in bursts, one-token prompts."""
+"""Both facades over the real engine and a tiny model: the README's calls, stop strings in bursts, one-token prompts."""
 
 from __future__ import annotations
 

