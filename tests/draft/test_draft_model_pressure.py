@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.draft.model_kit import MemorySetup, check_both, check_kv, greedy, model_rows, self_drafter, target
 
 from paceline.cache.snapshot import RowSnapshot
 from paceline.core.request import SamplingParams
 from paceline.core.row import Row
+from paceline.draft.kinds._model_rows import ModelRows
 from paceline.engine.preemption import RamTier
 from paceline.engine.state import EngineParts
+from paceline.testing.collect import Collector
 from paceline.testing.faulty import FailingDrafter
 from paceline.testing.faulty import Method as FailingMethod
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs, watch_steps
@@ -85,3 +89,39 @@ def test_acceptance_does_not_depend_on_the_chunks_of_the_prompt(chunk: int) -> N
         served = run_jobs(engine, jobs)
         assert compare(jobs, decoder, served) + broken == []
     assert {tuple(got.spec.acceptance_lengths) for got in served.values()} == {(4,) * 8}
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize("length", [33, 48, 70])
+def test_samples_of_one_prompt_share_the_drafters_blocks_too(
+    length: int, has_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the shared prefix has no drafter state, each sample makes it up in blocks of its own."""
+    if not has_state:
+        monkeypatch.setattr(ModelRows, "capture", lambda self, row, length: None)
+    model, decoder = target()
+    prompt = tuple((5 * place) % 300 + 4 for place in range(length))
+    params = SamplingParams(temperature=0.9, seed=3, max_tokens=20, ignore_eos=True)
+    collectors = [Collector() for _ in range(3)]
+    with open_engine(model, decoder.eos_ids, Setup(rows=3, chunk=32), self_drafter()) as engine:
+        broken = watch_steps(engine, check_both)
+        names = engine.add_samples(prompt, params, collectors, "samples")
+        served = {name: got.wait() for name, got in zip(names, collectors, strict=True)}
+        jobs = [Job(name, prompt, replace(params, seed=3 + place)) for place, name in enumerate(names)]
+        assert compare(jobs, decoder, served) + leftovers(engine) + broken == []
+        assert engine.stats().drafter_failures == 0
+        assert engine.stats().prompt_tokens == 3 * length
+    assert all(got.spec.rejected <= 4 and got.spec.accepted > 10 for got in served.values())
+
+
+def test_without_blocks_for_state_of_its_own_a_sample_goes_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ModelRows, "capture", lambda self, row, length: None)
+    model, decoder = target()
+    prompt = tuple((5 * place) % 300 + 4 for place in range(70))
+    params = SamplingParams(temperature=0.9, seed=3, max_tokens=8, ignore_eos=True)
+    collectors = [Collector() for _ in range(2)]
+    with open_engine(model, decoder.eos_ids, Setup(rows=2, chunk=32, kv_cache_tokens=128), self_drafter()) as engine:
+        names = engine.add_samples(prompt, params, collectors, "samples")
+        served = {name: got.wait() for name, got in zip(names, collectors, strict=True)}
+        jobs = [Job(name, prompt, replace(params, seed=3 + place)) for place, name in enumerate(names)]
+        assert compare(jobs, decoder, served) + leftovers(engine) == []

@@ -58,7 +58,7 @@ def test_37_preemption_changes_no_stream(drafter: str, tokens: int, ram_bytes: i
         served = run_jobs(engine, CROWD)
         assert compare(CROWD, DECODER, served) == []
         assert broken == [] and leftovers(engine) == []
-        print(engine.stats().preemptions)
+        assert engine.stats().preemptions >= (1 if tokens == 160 else 5), "rows really were preempted"
         assert engine._scheduler._ram.used == 0
 
 
@@ -139,7 +139,7 @@ def samples(engine: Engine, collectors: list[Collector], name: str = "family") -
 
 def wait_all(collectors: list[Collector]) -> None:
     for got in collectors:
-        got.wait(10)
+        got.wait(5)
 
 
 @pytest.mark.parametrize("tokens", [64, 80, 96, 128, 512])

@@ -202,13 +202,13 @@ class RowTables(RowColumns):
             for name, table in self._tables.items()
         )
 
-    def make_writable(self, index: int, position: int) -> None:
+    def make_writable(self, index: int, position: int, groups: Sequence[str] | None = None) -> None:
         """Before the row writes at ``position`` or later: give it copies of the blocks from there on that it shares.
 
-        Raises :class:`OutOfBlocks`, leaving the row as it was.
+        ``groups``: only in these block groups (default: all). Raises :class:`OutOfBlocks`, leaving the row as it was.
         """
         self._require(index)
-        copy_on_write(self._tables, self.store, index, position)
+        copy_on_write(self._chosen(groups), self.store, index, position)
 
     # -- forwards and checks ----------------------------------------------------------------------------------
 
@@ -230,8 +230,10 @@ class RowTables(RowColumns):
         for index in indices:
             self._require(index)
         layout = Layout(indices, tokens, contexts, limits, live)
-        tables = self._tables if groups is None else {name: self._tables[name] for name in groups}
-        return build_forward_batch(tables, layout, self.block_size, self.device)
+        return build_forward_batch(self._chosen(groups), layout, self.block_size, self.device)
+
+    def _chosen(self, groups: Sequence[str] | None) -> Mapping[str, BlockTable]:
+        return self._tables if groups is None else {name: self._tables[name] for name in groups}
 
     def check_integrity(self, external: Mapping[str, Mapping[int, int]] | None = None) -> None:
         """Raise :class:`IntegrityError` unless indices, tables, device copies and pools agree.

@@ -62,7 +62,8 @@ class SamplingParams:
     (``None`` = random, reported in the result; sample j of n draws with seed + j).
 
     Penalties: ``repetition_penalty`` over prompt and output, ``presence_penalty`` and ``frequency_penalty`` over the
-    output, all within the last ``penalty_window`` tokens (0 = all); ``dry_*`` as in llama.cpp, breakers as strings.
+    output, all within the last ``penalty_window`` tokens (0 = all); ``dry_*`` as in llama.cpp (``None`` = its
+    breakers: newline, colon, quote, asterisk).
 
     Bans: ``logit_bias`` id -> number added; ``bad_words`` as strings or id lists; ``no_repeat_ngram_size`` (0 = off);
     ``forced_tokens`` output position -> id; ``thinking_budget``: most tokens inside a thinking block.
@@ -94,7 +95,7 @@ class SamplingParams:
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1
-    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    dry_sequence_breakers: Sequence[str] | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[str | Sequence[int]] = ()
     no_repeat_ngram_size: int = 0
@@ -121,7 +122,8 @@ class SamplingParams:
             raise RequestError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         self._freeze("stop", _strings("stop", (self.stop,) if isinstance(self.stop, str) else self.stop or ()))
         self._freeze("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
-        self._freeze("dry_sequence_breakers", _strings("dry_sequence_breakers", self.dry_sequence_breakers))
+        if self.dry_sequence_breakers is not None:
+            self._freeze("dry_sequence_breakers", _strings("dry_sequence_breakers", self.dry_sequence_breakers))
         self._freeze("logit_bias", _biases(self.logit_bias))
         self._freeze("bad_words", _words(self.bad_words))
         self._freeze("forced_tokens", _forced(self.forced_tokens))

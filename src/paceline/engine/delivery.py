@@ -9,13 +9,15 @@ from ..core.row import Row
 from .state import RowState
 from .statistics import count_round
 
+_BAD = "no token can be drawn: the model's logits are not finite, or the request's own bans leave no id"
+
 
 def deliver(host: Host, row: Row, result: RowResult) -> Outcome:
     """Publish one row's burst and say what became of it: the first case of table 9.2 that applies."""
     if _aborted(row):
         return _cancelled(row, 0)
     if result.bad:
-        return Outcome("failed", 0, 0, error=RowFailed("the model produced non-finite logits for this request"))
+        return Outcome("failed", 0, 0, error=RowFailed(_BAD))
     tokens = result.emitted
     taken = 0
     if tokens:

@@ -234,9 +234,10 @@ class SpeculativeGroup:
     def publish_prefix(self, state: RowState, tokens: Sequence[int]) -> None:
         """Hand a prefix to the cache with references to its blocks; a failed publication is contained (spec 14.9)."""
         row, tables = state.row, self.parts.tables
+        attachment = self.drafter.capture(row)  # it may still write: shared blocks are closed to it
         blocks = tables.share(row.index, len(tokens))
         try:
-            prefix = CachedPrefix(len(tokens), blocks, {DRAFTER: self.drafter.capture(row)})
+            prefix = CachedPrefix(len(tokens), blocks, {DRAFTER: attachment})
             self.parts.cache.publish(row.request, row.request.namespace or "", tokens, prefix)
         except Exception as error:
             tables.unshare(blocks)

@@ -13,6 +13,9 @@ from ..sampling.processors.settings import DrySettings, ProcessorSettings, Think
 #: Markers of thinking blocks, by what models call them.
 _THINKING_MARKERS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
 
+#: Where DRY's repetitions end unless the request says otherwise; models whose ids are used alone have none.
+_USUAL_BREAKERS = ("\n", ":", '"', "*")
+
 
 class OptionResolver:
     """Builds the processor settings of requests for one model. ``tokenizer`` is ``None`` where ids only are used."""
@@ -67,8 +70,14 @@ class OptionResolver:
         if params.dry_multiplier == 0:
             return None
         breakers: set[int] = set()
-        if self._tokenizer is not None:
-            breakers.update(*(self._breakers(text) for text in params.dry_sequence_breakers))
+        given = params.dry_sequence_breakers
+        if given is not None:
+            self._require("dry_sequence_breakers")
+        for text in _USUAL_BREAKERS if given is None else given:
+            ids = self._breakers(text) if self._tokenizer is not None else frozenset[int]()
+            if given is not None and not ids:
+                raise RequestError("dry_sequence_breakers", f"no token of this model holds {text!r}")
+            breakers |= ids
         return DrySettings(
             multiplier=params.dry_multiplier,
             base=params.dry_base,

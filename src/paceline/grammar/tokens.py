@@ -24,7 +24,17 @@ def tokenizer_json(tokenizer: object) -> str:
     if not isinstance(content, dict) or "model" not in content:
         raise ConfigError("tokenizer", "is not the JSON of a fast tokenizer: it has no model")
     content["padding"] = content["truncation"] = None
+    content["decoder"] = _plain_decoder(content.get("decoder"))
     return json.dumps(content, ensure_ascii=False)
+
+
+def _plain_decoder(decoder: object) -> object:
+    """A Metaspace decoder as the replacement of marks by spaces that it is: backends ask no more of a decoder than
+    which bytes a token stands for."""
+    if not isinstance(decoder, dict) or decoder.get("type") != "Metaspace":
+        return decoder
+    spaces = {"type": "Replace", "pattern": {"String": decoder.get("replacement", "▁")}, "content": " "}
+    return {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}]}
 
 
 def _serialised(backend: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,6 +69,12 @@ def _int8_fault() -> str | None:
     except (RuntimeError, AttributeError, TypeError) as error:
         return f"the int8 weight-only product is not in this torch build: {error}"
     return None if torch.equal(out, x) else "the int8 weight-only product gives wrong results on this machine"
+
+
+def release_freed_memory() -> None:
+    """Hand memory that was freed, but kept by the allocator for reuse, back to the system (glibc only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def resolve_device(device: str) -> str:

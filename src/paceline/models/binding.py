@@ -13,7 +13,7 @@ from ..cache.store import KVStore
 from ..core.batch import ForwardBatch, ForwardResult
 from ..core.errors import ConfigError, ModelError
 from ..kernels import attention, norm
-from ..kernels.backend import TORCH_DTYPES, resolve_device, resolve_dtype
+from ..kernels.backend import TORCH_DTYPES, release_freed_memory, resolve_device, resolve_dtype
 from ..kernels.linear import Linear
 from .assembly import Assembler, WeightSource
 from .batches import WIDE_QUERIES, join_results, split_wide
@@ -139,6 +139,7 @@ def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int 
     if not torch.isfinite(graph.embedding[0]).all():
         raise ModelError(artifact.identity, "the embedding holds values that are not finite; the checkpoint is damaged")
     promises = _promises(config, assembler.linears, graph.head, place, chosen)
+    release_freed_memory()
     return TargetBinding(graph, chosen, assembler.nbytes, promises, max_model_len or config.max_len)
 
 

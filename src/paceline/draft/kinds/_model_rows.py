@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...core.batch import Draft, ForwardBatch, RoundBatch, Window
-from ...core.errors import DraftError
+from ...core.errors import DraftError, OutOfBlocks
 from ..base import DraftRows, DrawPort
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class ModelRows(DraftRows):
         for row, start, count in zip(rows, batch.context_lens, batch.query_lens, strict=True):
             self._covered[row.index] = min(self._covered[row.index], start)
             if self._has_room(max(row.prompt_tokens, row.length)):
+                if self._covered[row.index] < start:
+                    self._own_blocks(row)
                 going.append(row)
                 ends.append(start + count)
         self._advance(going, ends)
@@ -123,6 +125,8 @@ class ModelRows(DraftRows):
         self._publish(going)
 
     def capture(self, row: Row, length: int) -> Any | None:
+        """The coverage, which whoever reuses the row's blocks starts with."""
+        self.catch_up([row])
         return min(self._covered[row.index], length)
 
     def close(self) -> None:
@@ -177,6 +181,13 @@ class ModelRows(DraftRows):
         self._covered.update((row.index, end) for row, end in zip(rows, ends, strict=True))
         last = [place - 1 for place in accumulate(len(text) for text in texts)]
         return hidden[last]
+
+    def _own_blocks(self, row: Row) -> None:
+        """Before filling in what a reused prefix lacks: the row must not write blocks that others read."""
+        try:
+            self._forward.tables.make_writable(row.index, self._covered[row.index], (GROUP,))
+        except OutOfBlocks as error:
+            raise RowDraftError(row, f"its prefix has no drafter state, and {error}") from error
 
     def _step(self, rows: Sequence[Row], drawn: torch.Tensor, offset: int) -> torch.Tensor:
         """Feed each row its newest proposal ``drawn`` [B], which stays on the device; hidden [B, H]."""
