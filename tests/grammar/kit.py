@@ -4,6 +4,7 @@ trusted against the code under test."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -14,10 +15,10 @@ from paceline.testing.tokenizer import END_OF_TEXT, IM_END, build_tokenizer
 
 pytest.importorskip("llguidance", reason="the extra paceline[grammar] is not installed")
 
-from paceline.grammar.backend import LlguidanceBackend, LlguidanceGrammar  # noqa: E402
-from paceline.grammar.bits import permitted_ids  # noqa: E402
-from paceline.grammar.handle import LlguidanceMatcher  # noqa: E402
-from paceline.grammar.tokens import tokenizer_json  # noqa: E402
+from paceline.grammar.backend import LlguidanceBackend, LlguidanceGrammar
+from paceline.grammar.bits import permitted_ids
+from paceline.grammar.handle import LlguidanceMatcher
+from paceline.grammar.tokens import read_tokenizer
 
 #: No multiple of 32, and beyond the tokenizer's 320 ids: the model's vocabulary is padded.
 VOCAB = 333
@@ -53,9 +54,14 @@ def tokenizer() -> Any:
     return build_tokenizer()
 
 
+def backend_with(eos_ids: Sequence[int], vocab_size: int = VOCAB, of: Any = None) -> LlguidanceBackend:
+    """A backend of its own over ``of`` (the tokenizer above unless given)."""
+    return LlguidanceBackend(read_tokenizer(of or tokenizer(), eos_ids), vocab_size, eos_ids)
+
+
 @cache
 def backend() -> LlguidanceBackend:
-    return LlguidanceBackend(tokenizer_json(tokenizer()), VOCAB, EOS)
+    return backend_with(EOS)
 
 
 @cache

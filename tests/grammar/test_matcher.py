@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.grammar.kit import EOS, SPECS, VOCAB, backend, ids_of, observed, opened, random_text, replayed, text_of
+from tests.grammar.kit import (
+    EOS,
+    SPECS,
+    VOCAB,
+    backend,
+    backend_with,
+    ids_of,
+    observed,
+    opened,
+    random_text,
+    replayed,
+    text_of,
+)
 
 from paceline.core.errors import RowFailed
 from paceline.grammar.bits import permitted_ids
@@ -139,31 +152,26 @@ def test_a_grammar_ends_by_its_last_content_token() -> None:
 
 
 def test_an_eos_id_never_stands_for_text() -> None:
-    from paceline.grammar.backend import LlguidanceBackend
-    from paceline.grammar.tokens import tokenizer_json
-    from tests.grammar.kit import tokenizer
-
     [letter] = ids_of("x")
-    other = LlguidanceBackend(tokenizer_json(tokenizer()), VOCAB, [letter])
-    matcher = other.compile(GrammarSpec("regex", "[a-z]{2,3}")).open()
+    matcher = backend_with([letter]).compile(GrammarSpec("regex", "[a-z]{2,3}")).open()
     assert letter not in permitted_ids(matcher.mask())
     for token in ids_of("ab"):
         assert matcher.accept(token)
     assert letter in permitted_ids(matcher.mask()) and matcher.accept(letter) and matcher.is_terminated
 
 
-def test_special_tokens_do_not_stand_for_their_text() -> None:
-    matcher = opened(GrammarSpec("regex", r"<\|im_end\|>"))
-    assert not matcher.is_terminated
-    assert all(token > 3 for token in permitted_ids(matcher.mask()))
+@pytest.mark.parametrize("expression", [r"<\|im_end\|>", r"x<\|im_start\|>y", r"<\|(pad|im_end)\|>z?"])
+def test_text_that_reads_like_a_special_token_is_spelt_by_others(expression: str) -> None:
+    matcher = opened(GrammarSpec("regex", expression))
+    ids: list[int] = []
+    while not matcher.is_terminated:
+        ids.append(max(permitted_ids(matcher.mask())))
+        assert ids[-1] > 3 and all(token > 3 for token in matcher.forced_tokens(9)) and matcher.accept(ids[-1])
+    assert re.fullmatch(expression, text_of(ids))
 
 
 def test_without_eos_ids_a_grammar_ends_only_by_itself() -> None:
-    from paceline.grammar.backend import LlguidanceBackend
-    from paceline.grammar.tokens import tokenizer_json
-    from tests.grammar.kit import tokenizer
-
-    matcher = LlguidanceBackend(tokenizer_json(tokenizer()), VOCAB, []).compile(SPECS["choice"]).open()
+    matcher = backend_with([]).compile(SPECS["choice"]).open()
     for token in ids_of("the"):
         assert matcher.accept(token)
     assert not set(EOS) & set(permitted_ids(matcher.mask())) and not matcher.is_terminated

@@ -47,6 +47,31 @@ class FamilyCache:
             if entry is not None:
                 self._tables.unshare(entry.prefix.blocks)
 
+    def shared_blocks(self, request: Request) -> dict[str, int]:
+        """Whole blocks per group that the request would start on instead of taking them."""
+        entry = self._entries.get(request.family.id) if request.family is not None else None
+        if entry is None:
+            return {}
+        whole = entry.prefix.length // self._tables.block_size
+        return {group: sum(1 for block in blocks[:whole] if block) for group, blocks in entry.prefix.blocks.items()}
+
+    def evict(self, keep: Request | None = None) -> bool:
+        """Give up one prefix that holds blocks nobody else does, except that of ``keep``'s family; false if there is
+        none. Its family prefills the prompt again."""
+        for family, entry in self._entries.items():
+            if (keep is None or keep.family is None or keep.family.id != family) and self._frees(entry):
+                del self._entries[family]
+                self._tables.unshare(entry.prefix.blocks)
+                return True
+        return False
+
+    def _frees(self, entry: _Entry) -> bool:
+        return any(
+            block and self._tables.pools[group].ref_count(block) == 1
+            for group, blocks in entry.prefix.blocks.items()
+            for block in blocks
+        )
+
     def holds(self, request: Request) -> bool:
         """Whether the prefix of the request's family has been published."""
         return request.family is not None and request.family.id in self._entries

@@ -69,6 +69,10 @@ class CacheService(Protocol):
 
     def publish(self, request: Request, namespace: str, tokens: Sequence[int], prefix: CachedPrefix) -> None: ...
 
+    def evict(self) -> bool:
+        """Give up something that only the cache holds, so that blocks become free; false if there is nothing."""
+        ...
+
 
 class Gate(Protocol):
     """Chooses each row's depth (spec 11.1). Host only, deterministic, reads no clock."""

@@ -149,8 +149,11 @@ class SpeculativeGroup:
         return self._gate.next(rows, caps)
 
     def _make_room(self, rows: list[Row], depths: list[int]) -> tuple[list[Row], list[int]]:
-        """Blocks for the round's windows. When the pool is short: give up depth, then preempt (spec 18.3)."""
-        if self._reserve(rows, depths):
+        """Blocks for the round's windows. When the pool is short: evict prefixes, give up depth, preempt (18.3)."""
+        while not self._reserve(rows, depths):
+            if not self.parts.cache.evict():
+                break
+        else:
             return rows, depths
         for row in rows:
             self.parts.tables.trim(row.index, row.length)

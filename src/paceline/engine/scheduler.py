@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..cache.family import FamilyCache
@@ -77,7 +77,7 @@ class Scheduler:
         self._end(row.request, row, _rejection(error))
 
     def make_room(self) -> bool:
-        """Preempt the newest row: first from the preparation, then the last that joined (spec 18.3)."""
+        """Preempt the newest row: first one in preparation, then the last that joined (spec 18.3)."""
         given_way: Request | PreemptedRow | None = None
         if self._preparation is not None:
             given_way = self._preparation.preempt_newest()
@@ -185,9 +185,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Move preempted rows, then waiting requests into the preparation, first come, first served."""
-        while self._preempted and self._can_take(self._preempted[0].blocks_wanted):
+        while self._preempted and self._can_resume(self._preempted[0]):
             self._resume(self._preempted.popleft())
-        while self._waiting and not self._preempted and self._can_take(_first_blocks(self._waiting[0])):
+        while self._waiting and not self._preempted and self._can_start(self._waiting[0]):
             request = self._waiting.popleft()
             row = Row(request, index=-1, tokens=list(request.prompt_ids))
             try:
@@ -212,16 +212,35 @@ class Scheduler:
             self._preparation = self._group.prepare()
         return self._preparation
 
-    def _can_take(self, positions: int) -> bool:
-        """A free index, and blocks for ``positions`` above the watermark (spec 18.3)."""
-        tables = self._parts.tables
-        if not tables.free_indices:
+    def _can_resume(self, preempted: PreemptedRow) -> bool:
+        return self._can_take(preempted.blocks_wanted, preempted.row.request, adopts=False)
+
+    def _can_start(self, request: Request) -> bool:
+        return self._can_take(_first_blocks(request), request, adopts=True)
+
+    def _can_take(self, positions: int, request: Request, *, adopts: bool) -> bool:
+        """A free index, and blocks for ``positions`` above the watermark (spec 18.3).
+
+        Prefixes that only the cache holds give way; that of the request itself only if it could not start otherwise.
+        ``adopts``: the row starts on its family's prefix, so those blocks need not be taken.
+        """
+        if not self._parts.tables.free_indices:
             return False
+        while not self._fits(positions, self._families.shared_blocks(request) if adopts else {}):
+            if not self._families.evict(keep=request if adopts else None):
+                break
+        else:
+            return True
+        alone = not self.num_running
+        return alone and adopts and self._families.evict() and self._fits(positions, {})
+
+    def _fits(self, positions: int, shared: Mapping[str, int]) -> bool:
+        tables = self._parts.tables
         alone = not self.num_running
         for group, blocks in tables.blocks_for(positions, self._parts.span).items():
             pool = tables.pools[group]
             spare = 0 if alone else int(WATERMARK * pool.num_blocks)
-            if pool.free_blocks < blocks + spare:
+            if pool.free_blocks < blocks - shared.get(group, 0) + spare:
                 return False
         return True
 
@@ -235,10 +254,9 @@ class Scheduler:
 
     def _end(self, request: Request, row: Row | None, finished: Finished) -> None:
         """Record that a request ended, exactly once; consumers hear of it after everything of the row is released."""
-        consumer = self._consumers.pop(request.id)
-        self._families.leave(request)
+        self._ended.append((self._consumers.pop(request.id), row, finished))
         self._stats.finished[finished.reason] = self._stats.finished.get(finished.reason, 0) + 1
-        self._ended.append((consumer, row, finished))
+        self._families.leave(request)
 
     def _notify(self) -> None:
         ended, self._ended = self._ended, []

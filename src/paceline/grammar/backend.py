@@ -16,6 +16,7 @@ from .handle import LlguidanceMatcher, Vocabulary
 if TYPE_CHECKING:
     from .matcher import Matcher
     from .spec import GrammarSpec
+    from .tokens import TokenizerText
 
 #: White space that JSON may hold between two tokens of it. Bounded, so that no model can go on with it for ever.
 JSON_WHITESPACE = r"[ \n\r\t]{1,64}"
@@ -36,20 +37,20 @@ def load_llguidance() -> Any:
 
 
 class LlguidanceBackend:
-    """Compiles for one tokenizer. ``tokenizer`` is the text of ``tokenizer.json``; ``vocab_size`` the width of the
-    model's logits, which may exceed the tokenizer's vocabulary (padded ids are never permitted) or fall short of it.
+    """Compiles for one tokenizer. ``vocab_size`` is the width of the model's logits, which may exceed the tokenizer's
+    vocabulary (padded ids are never permitted) or fall short of it.
 
     ``eos_ids`` may end the text wherever the grammar may end and are permitted nowhere else; without any, only a
     grammar that ends by itself ends. Ids that the tokenizer calls special never stand for text.
     """
 
-    def __init__(self, tokenizer: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: TokenizerText, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._library = load_llguidance()
-        self._vocabulary = Vocabulary(vocab_size, tuple(token for token in eos_ids if 0 <= token < vocab_size))
-        highest = max(vocab_size, 1 + _highest_id(tokenizer))
+        self._vocabulary = Vocabulary(vocab_size, eos_ids, tokenizer.special_ids)
+        beyond = max(vocab_size, tokenizer.size)  # the library wants an EOS id even where the model has none
         try:
             self._tokenizer = self._library.LLTokenizer(
-                tokenizer, n_vocab=highest, eos_token=list(self._vocabulary.eos_ids) or None
+                tokenizer.text, n_vocab=beyond + 1, eos_token=sorted(self._vocabulary.eos_ids) or [beyond]
             )
         except Exception as error:  # the library raises bare exceptions of several types
             raise RequestError(
@@ -121,14 +122,6 @@ class LlguidanceGrammar:
 
     def open(self) -> Matcher:
         return LlguidanceMatcher(self._fresh, self._vocabulary)
-
-
-def _highest_id(tokenizer: str) -> int:
-    """The highest id of a ``tokenizer.json``, added tokens included."""
-    content = json.loads(tokenizer)
-    vocab = content["model"].get("vocab") or ()
-    highest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
-    return max([highest, *(int(token["id"]) for token in content.get("added_tokens") or ())])
 
 
 def _reason(message: str) -> str:

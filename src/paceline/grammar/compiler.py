@@ -171,9 +171,9 @@ class GrammarCompiler:
 def _llguidance(tokenizer: object, vocab_size: int, eos_ids: Sequence[int]) -> Callable[[], GrammarBackend]:
     def make() -> GrammarBackend:
         from .backend import LlguidanceBackend
-        from .tokens import tokenizer_json
+        from .tokens import read_tokenizer
 
-        return LlguidanceBackend(tokenizer_json(tokenizer), vocab_size, eos_ids)
+        return LlguidanceBackend(read_tokenizer(tokenizer, eos_ids), vocab_size, eos_ids)
 
     return make
 

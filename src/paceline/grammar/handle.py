@@ -4,7 +4,7 @@ its methods only; adds the treatment of EOS, exact rollback and recovery from th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Vocabulary:
     """What all handles of one tokenizer share: sizes, EOS ids, how many handles are open."""
 
-    def __init__(self, size: int, eos_ids: tuple[int, ...]) -> None:
+    def __init__(self, size: int, eos_ids: Iterable[int], special_ids: Iterable[int] = ()) -> None:
         self.size = size
         self.words = mask_words(size)
-        self.eos_ids = frozenset(eos_ids)
-        self.eos = packed(eos_ids, size)
-        self.content = ~self.eos & packed(range(size), size)
+        self.eos_ids = frozenset(token for token in eos_ids if 0 <= token < size)
+        self.eos = packed(self.eos_ids, size)
+        self.content = packed(range(size), size) & ~self.eos & ~packed(special_ids, size)
         #: After the end only EOS may follow. Without EOS ids that draw is unused, but it must be one.
-        self.after_end = _frozen(self.eos if eos_ids else self.content)
+        self.after_end = _frozen(self.eos if self.eos_ids else packed(range(size), size))
         self._open = 0
         self._lock = threading.Lock()
 

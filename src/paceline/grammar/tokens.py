@@ -1,31 +1,60 @@
-"""A tokenizer as the text that grammar backends are built from. Knows no grammar."""
+"""A tokenizer as what grammar backends are built from: the text of each id, without the ids that stand for no text.
+Knows no grammar."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import ConfigError
 
 
-def tokenizer_json(tokenizer: object) -> str:
-    """Contents of ``tokenizer.json`` for a fast ``transformers`` tokenizer, a ``tokenizers.Tokenizer``, a path to such
-    a file, or those contents themselves. Padding and truncation are left out, as they are no part of the vocabulary."""
-    if isinstance(tokenizer, Path):
-        text = tokenizer.read_text("utf-8")
-    elif isinstance(tokenizer, str):
-        text = tokenizer
-    else:
-        text = _serialised(getattr(tokenizer, "backend_tokenizer", tokenizer))
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ConfigError("tokenizer", f"is not the JSON of a fast tokenizer: {error}") from None
-    if not isinstance(content, dict) or "model" not in content:
-        raise ConfigError("tokenizer", "is not the JSON of a fast tokenizer: it has no model")
-    content["padding"] = content["truncation"] = None
+@dataclass(frozen=True)
+class TokenizerText:
+    """``text``: a ``tokenizer.json`` in which no text is spelt by a special token. ``size``: its highest id + 1.
+    ``special_ids``: ids that stand for no text."""
+
+    text: str
+    size: int
+    special_ids: frozenset[int]
+
+
+def read_tokenizer(tokenizer: object, eos_ids: Iterable[int] = ()) -> TokenizerText:
+    """Read a fast ``transformers`` tokenizer, a ``tokenizers.Tokenizer``, a path to a ``tokenizer.json`` or its text.
+
+    Added tokens that are special or in ``eos_ids`` get names that occur in no text: else the tokenizer would spell a
+    text such as ``<|im_end|>`` by the special token. Padding, truncation and the post-processor are left out.
+    """
+    content = _parsed(_text_of(tokenizer))
+    eos = frozenset(eos_ids)
+    model, added = content["model"], content.get("added_tokens") or []
+    special = [token for token in added if token.get("special") or token["id"] in eos]
+    names = {token["content"]: f"\0\ue000{token['id']}\ue000\0" for token in special}
+    for token in special:
+        token["content"] = names[token["content"]]
+    ids = _rename(model, names)
+    size = 1 + max([-1, *ids.values(), *(token["id"] for token in added)])
+    unknown = ids.get(model.get("unk_token"), model.get("unk_id"))
+    content["padding"] = content["truncation"] = content["post_processor"] = None
     content["decoder"] = _plain_decoder(content.get("decoder"))
-    return json.dumps(content, ensure_ascii=False)
+    no_text = {token["id"] for token in special} | ({unknown} if isinstance(unknown, int) else set())
+    return TokenizerText(json.dumps(content, ensure_ascii=False), size, frozenset(no_text))
+
+
+def _rename(model: dict[str, Any], names: Mapping[str, str]) -> dict[str, int]:
+    """Give pieces of the model their new names; returns the id of every piece."""
+    vocab = model.get("vocab") or {}
+    if isinstance(vocab, dict):
+        model["vocab"] = ids = {names.get(piece, piece): place for piece, place in vocab.items()}
+    else:  # unigram models list their pieces with a score
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocab]
+        ids = {piece: place for place, (piece, _) in enumerate(model["vocab"])}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return ids
 
 
 def _plain_decoder(decoder: object) -> object:
@@ -37,8 +66,22 @@ def _plain_decoder(decoder: object) -> object:
     return {"type": "Sequence", "decoders": [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}]}
 
 
-def _serialised(backend: object) -> str:
-    to_str = getattr(backend, "to_str", None)
+def _text_of(tokenizer: object) -> str:
+    if isinstance(tokenizer, Path):
+        return tokenizer.read_text("utf-8")
+    if isinstance(tokenizer, str):
+        return tokenizer
+    to_str = getattr(getattr(tokenizer, "backend_tokenizer", tokenizer), "to_str", None)
     if to_str is None:
-        raise ConfigError("tokenizer", f"{type(backend).__name__} is not a fast tokenizer; grammars need one")
+        raise ConfigError("tokenizer", f"{type(tokenizer).__name__} is not a fast tokenizer; grammars need one")
     return str(to_str())
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ConfigError("tokenizer", f"is not the JSON of a fast tokenizer: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        raise ConfigError("tokenizer", "is not the JSON of a fast tokenizer: it has no model")
+    return content
