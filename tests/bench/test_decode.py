@@ -23,7 +23,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _settings(prompts: str, **changes: object) -> DecodeSettings:
     common = {"model": str(tiny_model("llama")), "dtypes": ("float32",), "prompts": (prompts,), "threads": 1}
-    sizes = {"max_tokens": 12, "min_tokens": 3, "repeats": 2, "ignore_eos": True, "device": "cpu"}
+    sizes = {"max_tokens": 20, "min_tokens": 18, "repeats": 2, "ignore_eos": True, "device": "cpu"}
     return DecodeSettings(**(common | sizes | changes))  # type: ignore[arg-type]
 
 
@@ -45,7 +45,7 @@ def test_a_prompt_that_does_not_fit_is_left_out_with_its_reason(found: Measureme
 
 
 def test_all_arms_generate_the_same_number_of_tokens(found: Measurement) -> None:
-    assert {run.count for runs in found.runs.values() for run in runs} == {12}
+    assert {run.count for runs in found.runs.values() for run in runs} == {20}
 
 
 def test_drafters_give_the_tokens_of_plain_decoding(found: Measurement) -> None:
@@ -58,7 +58,7 @@ def test_drafters_give_the_tokens_of_plain_decoding(found: Measurement) -> None:
 def test_batches_are_full_groups(found: Measurement) -> None:
     assert {batch.group for batch in found.batches} == {0}
     assert len(found.batches) == 2 * len(found.own_arms())
-    assert {batch.tokens for batch in found.batches} == {24}
+    assert {batch.tokens for batch in found.batches} == {40}
     assert all(batch.equal for batch in found.batches)
 
 
@@ -68,8 +68,8 @@ def test_the_document_can_be_printed(found: Measurement) -> None:
 
 
 def test_an_answer_that_is_too_short_is_not_measured(prompts: str) -> None:
-    with pytest.raises(RequestError, match=r"none is left to measure.*fewer than 13"):
-        measure_decode(_settings(prompts, min_tokens=13, peers=False))
+    with pytest.raises(RequestError, match=r"none is left to measure.*fewer than 21"):
+        measure_decode(_settings(prompts, min_tokens=21, peers=False))
 
 
 def test_a_batch_larger_than_what_is_left_is_refused(prompts: str) -> None:
@@ -82,6 +82,7 @@ def test_a_batch_larger_than_what_is_left_is_refused(prompts: str) -> None:
     [
         ({"repeats": 0}, "repeats: must be at least 1"),
         ({"max_tokens": 1}, "max_tokens: must be at least 2"),
+        ({"min_tokens": 16}, "min_tokens: must be at least 17 to compare with peers"),
         ({"batch": -1}, "batch: must be at least 0"),
         ({"limit": 0}, "limit: must be at least 1"),
         ({"classes": ("copied",)}, "classes: must be of copy-heavy, free, repetitive"),

@@ -176,6 +176,24 @@ def test_an_adopted_prefix_is_shared_by_reference_and_its_tail_copied_on_write(
     tables.check_integrity({name: dict.fromkeys(blocks, 1) for name, blocks in prefix.items()})
 
 
+def test_one_group_alone_is_made_writable_and_laid_out(tables: RowTables) -> None:
+    """A drafter that fills in what a shared prefix lacks: the other groups stay shared, and are not asked."""
+    first = admit(tables, 10)
+    second = tables.acquire_index() or 0
+    prefix = {name: tables.blocks(first, name) for name in NAMES}
+    tables.adopt(second, prefix, 10)
+    tables.make_writable(second, 5, ("draft",))
+    mine = tables.blocks(second, "draft")
+    assert mine[0] == prefix["draft"][0] and not set(mine[1:]) & set(prefix["draft"])
+    assert all(tables.blocks(second, name) == prefix[name] for name in NAMES if name != "draft")
+    batch = tables.forward_batch([second], [[1, 2]], [5], [CONTEXT], groups=("draft",))
+    assert list(batch.slots) == list(batch.block_tables) == ["draft"]
+    whole = tables.forward_batch([first], [[1, 2]], [10], [CONTEXT])
+    assert set(whole.slots) == set(NAMES)
+    with pytest.raises(IntegrityError, match="shared or freed"):
+        tables.forward_batch([second], [[1, 2]], [5], [CONTEXT])
+
+
 def test_the_last_owner_of_a_shared_tail_writes_it_without_a_copy(tables: RowTables) -> None:
     first = admit(tables, 6)
     second = tables.acquire_index() or 0

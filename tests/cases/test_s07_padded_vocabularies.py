@@ -42,7 +42,7 @@ def jobs_of(head: int) -> list[Job]:
     prompts: list[Any] = [tuple((n * 7 + place * 31) % head for place in range(11 + n)) for n in range(4)]
     options = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.95}, {"temperature": 1.5}]
     return [
-        Job(f"job-{n}", (*prompt, head - 1), SamplingParams(max_tokens=40, seed=n, ignore_eos=True, **options[n]))
+        Job(f"job-{n}", (*prompt, head - 1), SamplingParams(max_tokens=28, seed=n, ignore_eos=True, **options[n]))
         for n, prompt in enumerate(prompts)
     ]
 
@@ -69,4 +69,4 @@ def test_s07_streams_are_plain_and_drafts_stay_inside(
     assert drafted and max(drafted) < min(head, draft_head)
     emitted = {token for got in served.values() for token in got.tokens}
     assert head <= draft_head or max(emitted) >= draft_head, "ids that the drafter does not have were fed to it"
-    assert sum(got.spec.drafted for got in served.values()) > 60
+    assert sum(got.spec.drafted for got in served.values()) > 40

@@ -14,7 +14,7 @@ from paceline.testing.models import tiny_model
 def _arguments(tmp_path: Path, *more: str) -> list[str]:
     prompts = tmp_path / "some.jsonl"
     prompts.write_text('{"prompt": "one two one two one two", "category": "copy"}\n', "utf-8")
-    sizes = ["--max-tokens", "8", "--min-tokens", "2", "--repeats", "2", "--threads", "1", "--ignore-eos"]
+    sizes = ["--max-tokens", "8", "--min-tokens", "2", "--repeats", "2", "--threads", "1", "--ignore-eos", "--no-peers"]
     model = ["--model", str(tiny_model("llama")), "--dtype", "float32"]
     return ["bench", "decode", *model, "--prompts", f"{prompts}:copy", *sizes, *more]
 
@@ -22,7 +22,7 @@ def _arguments(tmp_path: Path, *more: str) -> list[str]:
 def test_the_last_line_is_the_document_and_the_report_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(_arguments(tmp_path, "--no-peers", "--report", str(tmp_path / "report.md"))) == 0
+    assert main(_arguments(tmp_path, "--report", str(tmp_path / "report.md"))) == 0
     shown = capsys.readouterr().out.splitlines()
     document = json.loads(shown[-1])
     assert document["arms"][0]["name"] == "plain float32"
@@ -33,7 +33,7 @@ def test_the_last_line_is_the_document_and_the_report_is_written(
 
 
 def test_drafters_are_chosen_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(_arguments(tmp_path, "--no-peers", "--spec-method", "none")) == 0
+    assert main(_arguments(tmp_path, "--spec-method", "none")) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [arm["name"] for arm in document["arms"]] == ["plain float32"]
 

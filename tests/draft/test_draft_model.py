@@ -96,9 +96,8 @@ def test_the_targets_own_weights_are_always_right(sampling: str) -> None:
         assert spec.accepted >= spec.drafted - 4 and (spec.accepted > 8 or spec.drafted < 20)
 
 
-@pytest.mark.parametrize("draft_seeded", [0, 7])
-def test_seeded_streams_equal_across_drafters(draft_seeded: int) -> None:
-    params = SamplingParams(temperature=0.9, top_p=0.9, seed=draft_seeded, max_tokens=16)
+def test_seeded_streams_equal_across_drafters() -> None:
+    params = SamplingParams(temperature=0.9, top_p=0.9, seed=7, max_tokens=16)
     jobs = [Job(f"job-{n}", prompt, params) for n, prompt in enumerate(PROMPTS)]
     streams = [
         [got.tokens for got in run(jobs, drafter, Setup(rows=3))[1].values()]
@@ -183,8 +182,7 @@ def test_catch_up_brings_coverage_to_the_targets_and_changes_nothing(monkeypatch
     assert all(got.spec.accepted >= got.spec.drafted - 4 for got in served.values())
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-@pytest.mark.parametrize("chunk", [8, rows_module.CHUNK])
+@pytest.mark.parametrize(("chunk", "family"), [(8, "llama"), (8, "gemma2"), (rows_module.CHUNK, "llama")])
 def test_after_many_rounds_without_drafts_it_catches_up(
     chunk: int, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from paceline.engine.engine import Engine
 from paceline.engine.membership import MembershipJoin, TargetJoin
 from paceline.testing.collect import Collector
 from paceline.testing.faulty import BREACHES, METHODS, Breach, FailingDrafter, Method, OutOfContractDrafter
+from paceline.testing.grid import target_of
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs
 from paceline.testing.toy import ToyTarget
 
@@ -187,6 +188,15 @@ def test_14_a_drafter_out_of_contract_changes_no_stream(breach: Breach, device_r
         drafted = engine.stats().depth_histogram
     assert drafter.asked > 0
     assert max(drafted) <= 4, "no window is wider than the depth"
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_14_a_real_model_never_sees_what_a_drafter_out_of_contract_proposes(breach: Breach) -> None:
+    target, decoder = target_of("llama")
+    jobs = [Job(f"job-{n}", (n + 5, n + 6, n + 7), greedy(8)) for n in range(3)]
+    with open_engine(target, decoder.eos_ids, Setup(rows=3), OutOfContractDrafter(breach)) as engine:
+        assert compare(jobs, decoder, run_jobs(engine, jobs)) == []
+        assert leftovers(engine) == []
 
 
 def test_14_catches_a_drafter_that_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:

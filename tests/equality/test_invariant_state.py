@@ -27,6 +27,7 @@ from tests.support.scenarios import (
 import paceline.engine.build as build_module
 import paceline.engine.group as group_module
 from paceline.cache.columns import RowColumns
+from paceline.cache.family import FamilyCache
 from paceline.cache.tables import RowTables
 from paceline.core.ports import CachedPrefix
 from paceline.core.request import Request
@@ -122,11 +123,12 @@ def test_9_catches_a_drafter_told_too_much(monkeypatch: pytest.MonkeyPatch) -> N
     assert state_problems(telling(False))
 
 
-class KeepingCache:
-    """A prefix cache that keeps every request and records what is published for it; it restores nothing."""
+class KeepingCache(FamilyCache):
+    """Keeps every request and records what is published for it; restores nothing and gives the blocks back at once."""
 
-    def __init__(self) -> None:
-        self.published: list[tuple[Request, tuple[int, ...], CachedPrefix]] = []
+    def __init__(self, tables: RowTables, published: list[tuple[Request, tuple[int, ...], CachedPrefix]]) -> None:
+        super().__init__(tables)
+        self._published = published
 
     def keeps(self, request: Request) -> bool:
         return True
@@ -135,7 +137,8 @@ class KeepingCache:
         return None
 
     def publish(self, request: Request, namespace: str, tokens: Sequence[int], prefix: CachedPrefix) -> None:
-        self.published.append((request, tuple(tokens), prefix))
+        self._published.append((request, tuple(tokens), prefix))
+        self._tables.unshare(prefix.blocks)
 
 
 @given(setups(), job_lists(most=4), st.sampled_from(DRAFTERS))
@@ -143,13 +146,13 @@ class KeepingCache:
 def test_9_an_ended_row_covers_its_prompt_and_what_was_delivered(
     setup: Setup, jobs: tuple[Job, ...], drafter: str
 ) -> None:
-    cache = KeepingCache()
+    published: list[tuple[Request, tuple[int, ...], CachedPrefix]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build_module, "NoCache", lambda: cache)
+        patch.setattr(build_module, "FamilyCache", lambda tables: KeepingCache(tables, published))
         served = serve(setup, jobs, make_drafter(drafter, DECODER))
     for job in jobs:
         got = served[job.name]
-        entries = [(tokens, prefix) for request, tokens, prefix in cache.published if request.id == job.name]
+        entries = [(tokens, prefix) for request, tokens, prefix in published if request.id == job.name]
         text = (*job.prompt, *got.tokens)
         for tokens, prefix in entries:
             assert prefix.length == len(tokens)

@@ -1,4 +1,4 @@
-"""A handle of a grammar: what its masks permit, where it ends, and that nothing but accepting and taking back moves it."""
+"""A handle of a grammar: what its masks permit, where it ends, and what moves it: accepting and taking back only."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from paceline.core.errors import RowFailed
 from paceline.grammar.bits import permitted_ids
 from paceline.grammar.handle import LlguidanceMatcher
 from paceline.grammar.spec import GrammarSpec
+from paceline.grammar.window import window_masks
 
 _names = st.sampled_from(sorted(SPECS))
 
@@ -90,16 +91,30 @@ def test_a_walk_with_rollbacks_equals_a_fresh_one(name: str, seed: int, pattern:
 
 @given(_names, st.integers(0, 2**32))
 def test_a_forbidden_id_changes_nothing(name: str, seed: int) -> None:
+    """Every id outside the mask; where text is forced, another spelling of it may be taken, and given back."""
     rng = random.Random(seed)
     ids = random_text(name, rng, most=12)[: rng.randint(0, 12)]
     matcher = replayed(name, ids)
     before = observed(matcher)
-    forbidden = [token for token in range(-1, VOCAB + 1) if token not in before[1]]
-    for token in rng.sample(forbidden, min(20, len(forbidden))):
-        assert not matcher.accept(token)
+    _, permitted, forced = before
+    for token in set(range(-1, VOCAB + 1)).difference(permitted):
+        if matcher.accept(token):
+            assert forced and text_of(forced).startswith(text_of([token]))
+            matcher.rollback(1)
     assert observed(matcher) == before
     matcher.rollback(len(ids))
     assert observed(matcher) == observed(opened(name))
+
+
+def test_forced_text_has_one_spelling_in_masks_and_windows() -> None:
+    matcher = opened(GrammarSpec("regex", "a the people"))
+    assert matcher.accept(ids_of("a")[0])
+    space, usual = ids_of(" x")[0], ids_of(" the")[0]
+    assert space != usual and permitted_ids(matcher.mask()) == [usual]
+    assert matcher.accept(space)  # the text is the same, and a row that has it can go on
+    matcher.rollback(1)
+    assert window_masks(matcher, [space]).legal_length == 0
+    assert window_masks(matcher, [usual]).legal_length == 1
 
 
 @given(_names, st.integers(0, 2**32), st.integers(1, 10))

@@ -111,6 +111,23 @@ def test_each_query_has_the_bits_it_has_alone(
         assert torch.equal(together, single)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+@pytest.mark.parametrize("count", [1, 5])
+def test_rows_copied_together_have_the_bits_of_views(
+    dtype: torch.dtype, limit: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not attention.row_invariant(9, 3, 64, dtype, None):
+        pytest.skip("the fused attention kernel of this CPU is not row-invariant")
+    world = World([600, 330, 590, 40], 9, 3, 64, dtype, False)
+    parts = [(0, 520, count), (2, 575, count), (1, 280, count), (3, 20, count), (1, 250, count)]
+    monkeypatch.setattr(attention, "GATHERED_BYTES", limit)
+    together = world.run(parts)
+    monkeypatch.setattr(attention, "GATHERED_BYTES", 0)
+    for part, got in zip(parts, together, strict=True):
+        assert torch.equal(got, world.run([part])[0])
+
+
 @settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 560), st.integers(1, 32)), min_size=1, max_size=5),

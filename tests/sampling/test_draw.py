@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,15 +18,37 @@ from paceline.sampling.draw import draw, draw_subset, draw_together
 
 Draw = Callable[..., torch.Tensor]
 
-CASES = st.builds(
-    Case,
-    temperature=st.sampled_from([0.0, 1e-5, 1e-4, 0.05, 0.8, 1.0, 1.5, 30.0]),
-    top_k=st.sampled_from([-1, 0, 1, 2, 3, 50, 2000, 10**7]),
-    top_p=st.sampled_from([1e-6, 0.3, 0.5, 0.8, 0.95, 0.999, 1.0]),
-    min_p=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
-    seed=st.integers(0, 2**64 - 1),
-    step=st.integers(0, 2**20),
-)
+COMMON = {
+    "temperature": st.sampled_from([0.0, 1e-5, 1e-4, 0.05, 0.8, 1.0, 1.5, 30.0]),
+    "top_k": st.sampled_from([-1, 0, 1, 2, 3, 50, 2000, 10**7]),
+    "top_p": st.sampled_from([1e-6, 0.3, 0.5, 0.8, 0.95, 0.999, 1.0]),
+    "min_p": st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+    "seed": st.integers(0, 2**64 - 1),
+    "step": st.integers(0, 2**20),
+}
+#: Each is off as often as on.
+RARE = {
+    "typical_p": st.sampled_from([1.0, 1.0, 1.0, 1e-6, 0.2, 0.7, 0.95]),
+    "xtc_probability": st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    "xtc_threshold": st.sampled_from([0.0, 1e-4, 0.05, 0.1, 0.3, 0.6]),
+    "spared": st.sampled_from([(), (0,), (1, 5, 10**6)]),
+    "filter_order": st.sampled_from(["temperature_first", "temperature_last"]),
+    "curve": st.sampled_from(
+        [None] * 5 + [((-20.0, -20.0), (0.0, 0.0)), ((-9.0, -30.0), (-5.0, -4.0), (-1.0, -4.0), (-0.1, -3.5))]
+    ),
+    "hlg": st.sampled_from(
+        [None] * 4
+        + [("top", 2.0, 0.5, 0.0), ("entropy", 1.0, 0.5, 0.5), ("median", 0.0, 0.0, 3.0), ("entropy", 1.0, 0.0, 0.0)]
+    ),
+}
+
+
+def allowed_together(case: Case) -> Case:
+    return replace(case, typical_p=1.0) if case.filter_order == "temperature_last" else case
+
+
+CASES = st.builds(Case, **COMMON) | st.builds(Case, **COMMON, **RARE).map(allowed_together)
+COUPLINGS = st.sampled_from(["gumbel", "inverse_cdf"])
 SHAPES = ("normal", "flat", "integers", "steep", "pair", "banned", "huge")
 
 
@@ -49,31 +72,35 @@ def logits_of(shape: str, count: int, seed: int, dtype: type = np.float32) -> np
     return values.astype(dtype)
 
 
-def together(logits: torch.Tensor, cases: list[Case]) -> torch.Tensor:
-    return draw_together(logits, None, params_of(cases)).tokens
+def together(logits: torch.Tensor, cases: list[Case], coupling: str = "gumbel") -> torch.Tensor:
+    return draw_together(logits, None, params_of(cases, coupling)).tokens
 
 
-@given(st.lists(st.tuples(CASES, st.sampled_from(SHAPES)), min_size=1, max_size=5), st.integers(2, 40), st.booleans())
-@settings(max_examples=150)
-def test_mixed_rows_get_the_token_of_the_definition(rows, vocab, double):
+ROWS = st.lists(st.tuples(CASES, st.sampled_from(SHAPES)), min_size=1, max_size=5)
+
+
+@given(ROWS, st.integers(2, 40), st.booleans(), COUPLINGS)
+@settings(max_examples=400)
+def test_mixed_rows_get_the_token_of_the_definition(rows, vocab, double, coupling):
     cases = [case for case, _ in rows]
     table = [logits_of(shape, vocab, i, np.float64 if double else np.float32) for i, (_, shape) in enumerate(rows)]
-    draws = draw(torch.from_numpy(np.stack(table)), params_of(cases))
-    assert draws.tokens.tolist() == [plain_draw(row, case) for row, case in zip(table, cases, strict=True)]
+    draws = draw(torch.from_numpy(np.stack(table)), params_of(cases, coupling))
+    assert draws.tokens.tolist() == [plain_draw(row, case, coupling) for row, case in zip(table, cases, strict=True)]
     assert not draws.bad.any()
 
 
-def check_skipping(vocab: int, shape: str, case: Case, dtype: type = np.float32) -> None:
-    """A wide row, drawn with noise only for ids that can win, against the full computation."""
+def check_skipping(vocab: int, shape: str, case: Case, dtype: type = np.float32, coupling: str = "gumbel") -> None:
+    """A wide row, drawn with a look only at ids that can win, against the full computation."""
     logits = torch.from_numpy(logits_of(shape, vocab, case.step, dtype)[None])
     assert vocab >= drawing.WIDE
-    assert draw(logits, params_of([case])).tokens.tolist() == together(logits, [case]).tolist()
+    params = params_of([case], coupling)
+    assert draw(logits, params).tokens.tolist() == together(logits, [case], coupling).tolist()
 
 
-@given(st.integers(1024, 2100), st.sampled_from(SHAPES), CASES, st.sampled_from([np.float32, np.float64]))
-@settings(max_examples=300)
-def test_skipping_ids_that_cannot_win_changes_nothing(vocab, shape, case, dtype):
-    check_skipping(vocab, shape, case, dtype)
+@given(st.integers(1024, 2100), st.sampled_from(SHAPES), CASES, st.sampled_from([np.float32, np.float64]), COUPLINGS)
+@settings(max_examples=800)
+def test_skipping_ids_that_cannot_win_changes_nothing(vocab, shape, case, dtype, coupling):
+    check_skipping(vocab, shape, case, dtype, coupling)
 
 
 def uniform_instead(words: np.ndarray) -> np.ndarray:
@@ -107,41 +134,54 @@ def test_wide_rows_get_the_token_of_the_definition():
     assert draw(torch.from_numpy(table), params_of(cases)).tokens.tolist() == expected
 
 
-@given(st.lists(CASES, min_size=2, max_size=5), st.sampled_from([30, 1100]), st.randoms(use_true_random=False))
-@settings(max_examples=60)
-def test_a_row_does_not_see_its_neighbours(cases, vocab, shuffler):
+@given(
+    st.lists(CASES, min_size=2, max_size=5), st.sampled_from([30, 1100]), st.randoms(use_true_random=False), COUPLINGS
+)
+@settings(max_examples=100)
+def test_a_row_does_not_see_its_neighbours(cases, vocab, shuffler, coupling):
     table = torch.from_numpy(np.stack([logits_of("normal", vocab, c.step) for c in cases]))
-    alone = [int(draw(table[i : i + 1], params_of([case])).tokens) for i, case in enumerate(cases)]
+    alone = [int(draw(table[i : i + 1], params_of([case], coupling)).tokens) for i, case in enumerate(cases)]
     order = list(range(len(cases)))
     shuffler.shuffle(order)
-    together_ = draw(table[order], params_of([cases[i] for i in order])).tokens
-    assert together_.tolist() == [alone[i] for i in order]
+    shuffled = draw(table[order], params_of([cases[i] for i in order], coupling)).tokens
+    assert shuffled.tolist() == [alone[i] for i in order]
 
 
-def check_walk(draw_window: Draw) -> None:
+WALKED = [
+    Case(0.9, seed=11, step=4),
+    Case(0.0, seed=12, step=0),
+    Case(1.2, top_p=0.9, seed=2**63 + 5, step=100),
+    Case(1.1, typical_p=0.6, xtc_probability=0.5, seed=13, step=7),
+    Case(1.3, top_p=0.9, xtc_probability=0.6, xtc_threshold=0.02, filter_order="temperature_last", seed=14),
+    Case(0.8, hlg=("entropy", 1.0, 0.5, 0.5), seed=15, step=2),
+]
+
+
+def check_walk(draw_window: Draw, coupling: str = "gumbel") -> None:
     """A window drawn at once, position by position and one row at a time: always the same tokens."""
-    cases = [Case(0.9, seed=11, step=4), Case(0.0, seed=12, step=0), Case(1.2, top_p=0.9, seed=2**63 + 5, step=100)]
     width = 4
-    table = torch.from_numpy(np.stack([logits_of("normal", 50, i) for i in range(len(cases) * width)]))
-    window = draw_window(table, params_of(cases), width).reshape(len(cases), width)
-    for i, case in enumerate(cases):
+    table = torch.from_numpy(np.stack([logits_of("normal", 50, i) for i in range(len(WALKED) * width)]))
+    window = draw_window(table, params_of(WALKED, coupling), width).reshape(len(WALKED), width)
+    for i, case in enumerate(WALKED):
         for j in range(width):
-            at = Case(case.temperature, case.top_k, case.top_p, case.min_p, case.seed, case.step + j)
-            single = draw(table[i * width + j][None], params_of([at])).tokens
+            at = replace(case, step=case.step + j)
+            single = draw(table[i * width + j][None], params_of([at], coupling)).tokens
             assert int(single) == int(window[i, j])
 
 
-def test_window_single_and_walked_draws_agree():
-    check_walk(lambda logits, params, width: draw(logits, params.window(width)).tokens)
+@pytest.mark.parametrize("coupling", ["gumbel", "inverse_cdf"])
+def test_window_single_and_walked_draws_agree(coupling):
+    check_walk(lambda logits, params, width: draw(logits, params.window(width)).tokens, coupling)
 
 
-def test_a_window_drawn_at_one_step_is_noticed():
+@pytest.mark.parametrize("coupling", ["gumbel", "inverse_cdf"])
+def test_a_window_drawn_at_one_step_is_noticed(coupling):
     def one_step(logits, params, width):
         window = params.window(width)
         return draw(logits, type(window)(**{**vars(window), "step": params.step.repeat_interleave(width)})).tokens
 
     with pytest.raises(AssertionError):
-        check_walk(one_step)
+        check_walk(one_step, coupling)
 
 
 @pytest.mark.parametrize("vocab", [8, 4096])
@@ -222,7 +262,14 @@ def test_half_precision_logits_are_drawn_as_float32():
     assert torch.equal(draw(table, params_of(case)).tokens, draw(table.float(), params_of(case)).tokens)
 
 
-def check_subset(subset: Draw, vocab: int, case: Case, seed: int) -> None:
+def on_subset(case: Case) -> Case:
+    """What a draw among listed ids uses: rows that no subset reproduces draw with their temperature alone."""
+    if case.temperature > 1e-5 and (case.curve or case.hlg and any(case.hlg[2:]) or case.xtc_probability > 0):
+        return Case(case.temperature, seed=case.seed, step=case.step)
+    return case
+
+
+def check_subset(subset: Draw, vocab: int, case: Case, seed: int, coupling: str = "gumbel") -> None:
     """A draw among listed ids is the full draw with all other ids banned."""
     rng = np.random.default_rng(seed)
     size = int(rng.integers(1, vocab + 1))
@@ -230,16 +277,16 @@ def check_subset(subset: Draw, vocab: int, case: Case, seed: int) -> None:
     logits = torch.from_numpy(np.stack([logits_of("normal", vocab, seed), logits_of("integers", vocab, seed + 1)]))
     masked = torch.full_like(logits, -torch.inf)
     masked[:, ids] = logits[:, ids]
-    params = params_of([case, Case(0.9, seed=seed)])
-    tokens = subset(logits[:, ids], ids, params)
+    cases = [case, Case(0.9, seed=seed)]
+    tokens = subset(logits[:, ids], ids, params_of(cases, coupling))
     assert torch.isin(tokens, ids).all()
-    assert tokens.tolist() == draw(masked, params).tokens.tolist()
+    assert tokens.tolist() == draw(masked, params_of([on_subset(c) for c in cases], coupling)).tokens.tolist()
 
 
-@given(CASES, st.sampled_from([9, 60, 2500]), st.integers(0, 1000))
-@settings(max_examples=150)
-def test_a_subset_draw_is_the_full_draw_with_other_ids_banned(case, vocab, seed):
-    check_subset(draw_subset, vocab, case, seed)
+@given(CASES, st.sampled_from([9, 60, 2500]), st.integers(0, 1000), COUPLINGS)
+@settings(max_examples=300)
+def test_a_subset_draw_is_the_full_draw_with_other_ids_banned(case, vocab, seed, coupling):
+    check_subset(draw_subset, vocab, case, seed, coupling)
 
 
 def test_a_subset_draw_with_noise_by_place_is_noticed():

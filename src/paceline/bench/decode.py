@@ -18,7 +18,7 @@ from ..models.artifact import ModelArtifact, open_artifact
 from ..models.tokenizer import load_tokenizer
 from .arms import PLAIN, Arm, EngineArm, EngineSpec, Run, encode_prompt
 from .pairs import interleaved
-from .peers import PEER_DTYPES, PeerArm, PeerModel, Trial, best_settings
+from .peers import LOOKUP_TOKENS, PEER_DTYPES, PeerArm, PeerModel, Trial, best_settings
 from .workloads import BUILTIN, CLASSES, COPY_HEAVY, BenchPrompt, Overlap, overlap, read_workload, take_evenly
 
 #: Hears of the stage, the runs done and the runs to do.
@@ -63,6 +63,9 @@ class DecodeSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(name, f"must be at least {least}, not {value}")
+        if self.peers and self.min_tokens <= 1 + max(LOOKUP_TOKENS):
+            least = 2 + max(LOOKUP_TOKENS)  # the first burst of prompt lookup is no decode time
+            raise ConfigError("min_tokens", f"must be at least {least} to compare with peers, not {self.min_tokens}")
         for name in self.classes:
             if name not in CLASSES:
                 raise ConfigError("classes", f"must be of {', '.join(CLASSES)}, not {name!r}")

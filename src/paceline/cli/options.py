@@ -91,7 +91,7 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("speculative_config", str, "The same settings as one JSON object.", SPECULATION),
     Flag("draft_temperature", float, "Temperature of the drafter's draws, if not the request's.", SPECULATION),
     Flag("draft_filter", bool, "Filter the drafter's draws like the request's.", SPECULATION),
-    Flag("coupling", str, "How draws of target and drafter share noise: gumbel.", SPECULATION),
+    Flag("coupling", str, "How draws of target and drafter share noise: gumbel or inverse_cdf.", SPECULATION),
     Flag("max_model_len", int, "Longest prompt and output together, in tokens.", LIMITS),
     Flag("max_num_seqs", int, "Requests decoded together.", LIMITS),
     Flag("max_num_batched_tokens", int, "Prompt tokens of one prefill forward.", LIMITS),

@@ -13,7 +13,7 @@ from . import env
 from .errors import ConfigError
 
 DTYPES = ("auto", "float64", "float32", "bfloat16", "int8")
-COUPLINGS = ("gumbel",)
+COUPLINGS = ("gumbel", "inverse_cdf")
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from .errors import RequestError
@@ -16,6 +18,7 @@ _MAX_STOP_STRINGS = 64
 _MAX_BIASES = 1024
 _MAX_LOGPROBS = 1024
 _MAX_SAMPLES = 128
+_MAX_CURVE_POINTS = 64
 _MAX_SEED = 2**64 - 1
 
 #: Numbers: field -> (least, most, whether the least is excluded).
@@ -23,6 +26,9 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     "temperature": (0.0, 100.0, False),
     "top_p": (0.0, 1.0, True),
     "min_p": (0.0, 1.0, False),
+    "typical_p": (0.0, 1.0, True),
+    "xtc_probability": (0.0, 1.0, False),
+    "xtc_threshold": (0.0, 1.0, False),
     "repetition_penalty": (0.0, 100.0, True),
     "presence_penalty": (-2.0, 2.0, False),
     "frequency_penalty": (-2.0, 2.0, False),
@@ -46,6 +52,45 @@ _COUNTS: dict[str, tuple[int, int, bool]] = {
     "num_draft_tokens": (0, 2**31, True),
 }
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "speculative")
+#: Words: field -> those allowed.
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "filter_order": ("temperature_first", "temperature_last"),
+    "logprobs_mode": ("raw", "processed"),
+}
+#: Numbers of :class:`HlgSettings`, as in ``_RANGES``.
+_HLG_RANGES: dict[str, tuple[float, float, bool]] = {
+    "linear": (0.0, 100.0, False),
+    "toe": (0.0, 100.0, False),
+    "shoulder": (0.0, 100.0, False),
+}
+_PIVOTS = ("top", "entropy", "median")
+
+
+@dataclass(frozen=True)
+class HlgSettings:
+    """Highlights and shadows of a distribution, bent like the ends of a film's response (``SamplingParams.hlg``).
+
+    ``pivot``: the log-probability that stays in place: that of the likeliest id (``"top"``), the mean one, which is
+    minus the entropy (``"entropy"``), or that of the id at which half of the probability is reached (``"median"``).
+    ``linear``: half the width of the straight part around it, in nats, 0 to 100. ``shoulder``: how much ids above it
+    are held back, ``toe``: how much ids below it are pushed down, per nat, 0 (not at all) to 100.
+    """
+
+    pivot: Literal["top", "entropy", "median"] = "entropy"
+    linear: float = 1.0
+    toe: float = 0.5
+    shoulder: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.pivot not in _PIVOTS:
+            raise RequestError("hlg", f"pivot must be one of {', '.join(_PIVOTS)}, not {self.pivot!r}")
+        for name, bounds in _HLG_RANGES.items():
+            _check_range("hlg", getattr(self, name), bounds, f"{name} ")
+
+    @property
+    def rolls_off(self) -> bool:
+        """Whether anything is bent; if not, all that is left is the temperature."""
+        return self.toe > 0 or self.shoulder > 0
 
 
 @dataclass(frozen=True)
@@ -58,8 +103,13 @@ class SamplingParams:
     and stop ids are allowed; ``stop`` strings end the text (cut before them unless ``include_stop_str_in_output``);
     ``stop_token_ids`` end it like EOS; ``ignore_eos``: the model's own EOS ids do not. ``n`` samples of the prompt.
 
-    Draws: ``temperature`` (at most 1e-5 is greedy), then ``top_k`` (0 or -1 = off), ``top_p``, ``min_p``; ``seed``
-    (``None`` = random, reported in the result; sample j of n draws with seed + j).
+    Draws: ``temperature`` (at most 1e-5 is greedy), then ``top_k`` (0 or -1 = off), ``top_p``, ``min_p``, ``typical_p``
+    (1 = off) and XTC, which with ``xtc_probability`` drops all but the least likely of the ids whose probability is at
+    least ``xtc_threshold`` (above 0.5: none); ``filter_order`` ``"temperature_last"`` is mlx-lm's: ``top_p``,
+    ``min_p``, XTC, ``top_k``, then ``temperature`` (no ``typical_p``). ``curve``: control points (log-probability in,
+    out), used in place of temperature and filters. ``hlg``: an :class:`HlgSettings` or its fields, used in place of
+    ``top_p`` and ``top_k``. ``seed`` (``None`` = random, reported in the result; sample j of n draws with seed + j).
+    Formulas: docs/sampling.md.
 
     Penalties: ``repetition_penalty`` over prompt and output, ``presence_penalty`` and ``frequency_penalty`` over the
     output, all within the last ``penalty_window`` tokens (0 = all); ``dry_*`` as in llama.cpp (``None`` = its
@@ -71,6 +121,9 @@ class SamplingParams:
     Reports: ``logprobs`` top ids per generated token (0 = the chosen one only, -1 = all), ``prompt_logprobs`` likewise
     for the prompt; ``logprobs_mode``: of the raw logits, or after penalties and bans (``"processed"``).
 
+    Grammar: ``structured_outputs``, one of ``{"json": schema}``, ``{"json_object": True}``, ``{"regex": text}``,
+    ``{"choice": [texts]}``, ``{"grammar": Lark or EBNF text}``: the text must match it.
+
     Speculation: ``num_draft_tokens`` most drafter proposals per round (``None`` = the engine's), ``speculative=False``
     = none. Neither changes a token.
     """
@@ -80,6 +133,12 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    filter_order: Literal["temperature_first", "temperature_last"] = "temperature_first"
+    curve: Sequence[Sequence[float]] | None = None
+    hlg: HlgSettings | Mapping[str, Any] | None = None
     seed: int | None = None
     n: int = 1
     min_tokens: int = 0
@@ -104,6 +163,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     logprobs_mode: Literal["raw", "processed"] = "raw"
+    structured_outputs: Mapping[str, Any] | None = None
     num_draft_tokens: int | None = None
     speculative: bool = True
 
@@ -116,16 +176,22 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(name, f"must be true or false, not {getattr(self, name)!r}")
-        if self.logprobs_mode not in ("raw", "processed"):
-            raise RequestError("logprobs_mode", f"must be 'raw' or 'processed', not {self.logprobs_mode!r}")
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                raise RequestError(name, f"must be one of {', '.join(words)}, not {getattr(self, name)!r}")
+        if self.typical_p < 1 and self.filter_order == "temperature_last":
+            raise RequestError("typical_p", "needs filter_order temperature_first; leave one of them out")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         self._freeze("stop", _strings("stop", (self.stop,) if isinstance(self.stop, str) else self.stop or ()))
         self._freeze("stop_token_ids", _ids("stop_token_ids", self.stop_token_ids))
         if self.dry_sequence_breakers is not None:
             self._freeze("dry_sequence_breakers", _strings("dry_sequence_breakers", self.dry_sequence_breakers))
+        self._freeze("curve", _curve(self.curve))
+        self._freeze("hlg", _hlg(self.hlg))
         self._freeze("logit_bias", _biases(self.logit_bias))
         self._freeze("bad_words", _words(self.bad_words))
+        self._freeze("structured_outputs", copy.deepcopy(self.structured_outputs))
         self._freeze("forced_tokens", _forced(self.forced_tokens))
 
     def _freeze(self, name: str, value: object) -> None:
@@ -146,12 +212,13 @@ class SamplingParams:
         return self.temperature <= GREEDY_TEMPERATURE
 
 
-def _check_range(name: str, value: object, bounds: tuple[float, float, bool]) -> None:
+def _check_range(name: str, value: object, bounds: tuple[float, float, bool], part: str = "") -> None:
+    """``part`` names what of the field is meant, with a space behind it."""
     least, most, open_low = bounds
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RequestError(name, f"must be a finite number, not {value!r}")
+        raise RequestError(name, f"{part}must be a finite number, not {value!r}")
     if value < least or value > most or (open_low and value == least):
-        raise RequestError(name, f"must be in {'(' if open_low else '['}{least:g}, {most:g}], not {value:g}")
+        raise RequestError(name, f"{part}must be in {'(' if open_low else '['}{least:g}, {most:g}], not {value:g}")
 
 
 def _check_count(name: str, value: object, low: int, high: int) -> None:
@@ -177,6 +244,36 @@ def _ids(name: str, values: object) -> tuple[int, ...]:
     for value in values:
         _check_count(name, value, 0, 2**31)
     return tuple(values)
+
+
+def _curve(points: object) -> tuple[tuple[float, float], ...] | None:
+    """Control points, left to right and never falling: the map keeps the order of the ids."""
+    if points is None:
+        return None
+    if isinstance(points, str) or not isinstance(points, Sequence) or not 2 <= len(points) <= _MAX_CURVE_POINTS:
+        raise RequestError("curve", f"must hold 2 to {_MAX_CURVE_POINTS} pairs (log-probability in, out)")
+    for point in points:
+        if isinstance(point, str) or not isinstance(point, Sequence) or len(point) != 2:
+            raise RequestError("curve", f"must hold pairs of numbers, not {point!r}")
+        _check_range("curve", point[0], (-1000.0, 0.0, False), "a log-probability in ")
+        _check_range("curve", point[1], (-1000.0, 1000.0, False), "a log-probability out ")
+    curve = tuple((float(x), float(y)) for x, y in points)
+    for (x0, y0), (x1, y1) in itertools.pairwise(curve):
+        if x1 - x0 < 1e-6 or y1 < y0:
+            raise RequestError("curve", f"must not fall, and inputs rise by 1e-6 or more; not so at ({x1:g}, {y1:g})")
+    return curve
+
+
+def _hlg(settings: object) -> HlgSettings | None:
+    if settings is None or isinstance(settings, HlgSettings):
+        return settings
+    if not isinstance(settings, Mapping):
+        raise RequestError("hlg", f"must be an HlgSettings or a mapping of its fields, not {settings!r}")
+    known = {setting.name for setting in fields(HlgSettings)}
+    unknown = sorted(str(key) for key in settings if key not in known)
+    if unknown:
+        raise RequestError("hlg", f"does not know {', '.join(unknown)}; its fields are {', '.join(sorted(known))}")
+    return HlgSettings(**settings)
 
 
 def _mapping(name: str, value: object) -> Mapping[Any, Any]:

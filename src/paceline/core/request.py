@@ -49,9 +49,10 @@ class Request:
     """One admitted request: everything resolved, nothing optional left to decide.
 
     ``params`` is the caller's frozen options; ``processors`` what they ask of the logits, resolved by the tokenizer
-    (a record of the sampling room, ``None`` = nothing). ``max_tokens`` fits the context; ``eos_ids`` holds the model's
-    EOS ids (none with ``ignore_eos``) and the stop token ids; ``seed`` is the seed in use; ``draft_cap`` bounds drafter
-    proposals per round (0 = speculation off for this request).
+    (a record of the sampling room, ``None`` = nothing); ``xtc_spared`` ids that XTC never drops; ``grammar`` the spec
+    of what the text must match and, once it is compiled, the grammar itself. ``max_tokens`` fits the context;
+    ``eos_ids`` holds the model's EOS ids (none with ``ignore_eos``) and the stop token ids; ``seed`` is the seed in
+    use; ``draft_cap`` bounds drafter proposals per round (0 = speculation off for this request).
     """
 
     id: str
@@ -67,4 +68,6 @@ class Request:
     namespace: str | None = None
     family: Family | None = None
     processors: Any | None = None
+    grammar: Any | None = None
+    xtc_spared: tuple[int, ...] = ()
     arrival: float = 0.0

@@ -18,7 +18,7 @@ OutcomeKind = Literal["continue", "stop", "length", "failed", "cancelled"]
 class RowResult:
     """Acceptance of one row as read from a round: ``emitted`` content tokens (never EOS), ``accepted`` leading
     proposals among them, whether the last draw was an EOS (then ``end_id`` is that id), whether the grammar ended,
-    whether its logits were ``bad`` (not finite)."""
+    whether it is ``bad`` (logits not finite, or the ``error`` given)."""
 
     proposals: tuple[int, ...]
     emitted: tuple[int, ...]
@@ -28,6 +28,7 @@ class RowResult:
     bad: bool = False
     source: Source = "plain"
     end_id: int | None = None
+    error: BaseException | None = None
     metadata: Sequence[Any] | None = None
 
     @classmethod

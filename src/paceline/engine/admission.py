@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..core.errors import RequestError
 from ..core.request import AbortSignal, Family, Request, SamplingParams
+from ..grammar.fields import request_grammar
 from .options import OptionResolver
 
 
@@ -66,6 +67,8 @@ class Door:
             draft_cap=cap if params.speculative else 0,
             abort=AbortSignal(),
             processors=self.options.settings(params, ends),
+            xtc_spared=self.options.spared(params, self.eos_ids),
+            grammar=request_grammar(structured_outputs=params.structured_outputs),
             arrival=arrival,
         )
 

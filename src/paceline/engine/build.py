@@ -18,6 +18,7 @@ from ..core.config import EngineConfig
 from ..core.errors import ConfigError, DraftError
 from ..core.stats import EngineStats
 from ..draft.base import DraftProvider, NullDrafter, TargetView
+from ..grammar.compiler import GrammarCompiler
 from .admission import Door
 from .binder import GroupBinding, bind_speculative_group
 from .draws import RowSampler
@@ -101,7 +102,8 @@ def assemble(
         device_round=_device_round(config, target),
     )
     stats = EngineStats()
-    sampler = RowSampler(tables, config.runtime.draft_temperature, config.runtime.draft_filter)
+    runtime = config.runtime
+    sampler = RowSampler(tables, runtime.draft_temperature, runtime.draft_filter, runtime.coupling)
     ram = RamTier(config.runtime.preempt_ram_bytes)
     seen = replace(view, tables=tables)
     bind = bind_speculative_group(GroupBinding(parts, drafting.provider, drafting.depth, seen, sampler, stats, ram))
@@ -118,7 +120,9 @@ def assemble(
         seed=config.runtime.seed,
     )
     info = _info(config, target, drafting, plan, limits)
-    engine = Engine(Scheduler(parts, bind, stats, ram, families), door, stats, info=info, tokenizer=tokenizer)
+    compiler = None if tokenizer is None else GrammarCompiler(tokenizer, target.vocab_size, eos_ids)
+    scheduler = Scheduler(parts, bind, stats, ram, families)
+    engine = Engine(scheduler, door, stats, info=info, tokenizer=tokenizer, compiler=compiler)
     engine.config = config
     return engine
 

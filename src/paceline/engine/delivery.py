@@ -17,7 +17,7 @@ def deliver(host: Host, row: Row, result: RowResult) -> Outcome:
     if _aborted(row):
         return _cancelled(row, 0)
     if result.bad:
-        return Outcome("failed", 0, 0, error=RowFailed(_BAD))
+        return Outcome("failed", 0, 0, error=result.error or RowFailed(_BAD))
     tokens = result.emitted
     taken = 0
     if tokens:

@@ -11,8 +11,9 @@ import torch
 from ..core.row import Row
 from ..draft.policy import draft_options
 from ..sampling.draw import draw, draw_subset
-from ..sampling.params import DrawParams
+from ..sampling.params import DrawParams, FilterChain, chains_of, filter_chain
 from ..sampling.processors.chain import RowProcessor, apply_processors
+from .grammars import RoundMasks
 from .scores import WindowScores, wants_raw
 
 if TYPE_CHECKING:
@@ -31,14 +32,25 @@ class WindowDraws:
 class RowSampler:
     """Draws for target and drafter from the columns of the row tables."""
 
-    def __init__(self, tables: RowTables, draft_temperature: float | None = None, draft_filter: bool = True) -> None:
+    def __init__(
+        self,
+        tables: RowTables,
+        draft_temperature: float | None = None,
+        draft_filter: bool = True,
+        coupling: str = "gumbel",
+    ) -> None:
         self._tables = tables
+        self._coupling = coupling
+        self._chains: dict[int, FilterChain] = {}
         self._draft_temperature = draft_temperature
         self._draft_filter = draft_filter
         self._processors: dict[int, RowProcessor] = {}
 
     def open_row(self, row: Row) -> None:
-        """A row got its index: keep the state its processors need, if it has any. Its output so far is history."""
+        """A row got its index: keep what its processors and rarer filters need. Its output so far is history."""
+        chain = filter_chain(row.request.params, row.request.xtc_spared)
+        if chain is not None:
+            self._chains[row.index] = chain
         settings = row.request.processors
         if settings is not None:
             processor = RowProcessor(settings, row.request.prompt_ids)
@@ -47,6 +59,7 @@ class RowSampler:
 
     def close_row(self, row: Row) -> None:
         """Forget the row. Idempotent."""
+        self._chains.pop(row.index, None)
         self._processors.pop(row.index, None)
 
     def observe(self, row: Row, draws: Sequence[int]) -> None:
@@ -55,17 +68,25 @@ class RowSampler:
         if processor is not None:
             processor.observe(draws)
 
-    def draw_window(self, logits: torch.Tensor, rows: Sequence[Row], proposals: Sequence[Sequence[int]]) -> WindowDraws:
+    def draw_window(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[Row],
+        proposals: Sequence[Sequence[int]],
+        masks: RoundMasks | None = None,
+    ) -> WindowDraws:
         """Draws over flat windows: row i owns ``len(proposals[i]) + 1`` positions of ``logits`` [N, V].
 
         Position p is drawn at ``step + p``, with the history that its proposals before p would make. ``logits`` may be
         changed.
         """
         raw = logits
+        if (self._processors or masks is not None) and wants_raw(rows):
+            raw = logits.clone()
         if self._processors:
-            if wants_raw(rows):
-                raw = logits.clone()
             apply_processors(logits, [self._processors.get(row.index) for row in rows], proposals)
+        if masks is not None:
+            masks.apply(logits)
         query_lens = [len(proposal) + 1 for proposal in proposals]
         owners = [row.index for row, n in zip(rows, query_lens, strict=True) for _ in range(n)]
         offsets = [p for n in query_lens for p in range(n)]
@@ -80,6 +101,8 @@ class RowSampler:
             step=columns.step[index] + torch.tensor(offsets, dtype=torch.int64, device=logits.device),
             all_greedy=all(row.request.params.greedy for row in rows),
             any_filter=any(_filters(row) for row in rows),
+            chains=chains_of([self._chains.get(i) for i in owners]) if self._chains else None,
+            coupling=self._coupling,
         )
         tokens, bad = draw(logits, params)
         return WindowDraws(tokens, bad, WindowScores(raw, logits))
@@ -102,6 +125,8 @@ class RowSampler:
             step=torch.tensor([row.step + offset for row in rows], dtype=torch.int64, device=device),
             all_greedy=all(o.greedy for o in options),
             any_filter=any(o.top_k > 0 or o.top_p < 1.0 or o.min_p > 0.0 for o in options),
+            chains=chains_of([filter_chain(o, row.request.xtc_spared) for o, row in zip(options, rows, strict=True)]),
+            coupling=self._coupling,
         )
         if ids is None:
             return draw(logits, params).tokens

@@ -9,13 +9,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..core.config import EngineConfig
 from ..core.errors import EngineClosed, RequestError
 from ..core.ports import Consumer
 from ..core.request import Request, SamplingParams
+from ..core.row import Finished
 from ..core.stats import EngineStats
+from ..grammar.compiler import GrammarCompiler
+from ..grammar.matcher import Grammar
 from .admission import Door
 from .scheduler import Scheduler
 
@@ -30,8 +36,16 @@ class Engine:
     """Serves requests until :meth:`close`. All methods may be called from any thread."""
 
     def __init__(
-        self, scheduler: Scheduler, door: Door, stats: EngineStats, *, info: dict[str, Any], tokenizer: Any = None
+        self,
+        scheduler: Scheduler,
+        door: Door,
+        stats: EngineStats,
+        *,
+        info: dict[str, Any],
+        tokenizer: Any = None,
+        compiler: GrammarCompiler | None = None,
     ) -> None:
+        self._compiler = compiler
         self._scheduler = scheduler
         self._door = door
         self._stats = stats
@@ -40,7 +54,8 @@ class Engine:
         self.default_params: dict[str, Any] = {}
         self.config = EngineConfig()
         self._condition = threading.Condition()
-        self._inbox: deque[tuple[list[Request], list[_Released]]] = deque()
+        self._inbox: deque[_Arrival] = deque()
+        self._stopped = False
         self._live: dict[str, Request] = {}
         self._closing: BaseException | None = None
         self._numbers = itertools.count(1)
@@ -92,9 +107,36 @@ class Engine:
             for request, consumer in zip(requests, consumers, strict=True):
                 self._live[request.id] = request
                 released.append(_Released(consumer, self._live, request.id))
-            self._inbox.append((requests, released))
-            self._condition.notify()
+        self._queue(requests, released)
         return [request.id for request in requests]
+
+    def _queue(self, requests: list[Request], consumers: list[_Released]) -> None:
+        """Hand requests to the engine thread; those with a grammar once it is compiled, elsewhere."""
+        spec = requests[0].grammar
+        if spec is None:
+            self._post(_Arrival(requests, consumers))
+        elif self._compiler is None:
+            refusal = RequestError(spec.field, "grammars need a tokenizer, and skip_tokenizer_init is set")
+            self._post(_Arrival(requests, consumers, refusal))
+        else:
+            self._compiler.submit(spec).add_done_callback(partial(self._compiled, requests, consumers))
+
+    def _compiled(self, requests: list[Request], consumers: list[_Released], compiled: Future[Grammar]) -> None:
+        """On the compiler's thread: its grammar, or the reason why there is none, travels with the requests."""
+        error = compiled.exception()
+        if error is None:
+            grammar = compiled.result()
+            requests = [replace(request, grammar=grammar) for request in requests]
+        self._post(_Arrival(requests, consumers, error))
+
+    def _post(self, arrival: _Arrival) -> None:
+        with self._condition:
+            if not self._stopped:
+                self._inbox.append(arrival)
+                self._condition.notify()
+                return
+        for consumer in arrival.consumers:  # the engine thread has gone
+            consumer.finish(None, Finished("error", error=EngineClosed("the engine was closed")))
 
     def abort(self, request_id: str, reason: str = "aborted by the caller") -> bool:
         """Ask that a request ends. Unknown and finished ids are no error; returns whether the id was live."""
@@ -128,6 +170,8 @@ class Engine:
         self._shut(EngineClosed("the engine was closed"))
         if self._thread is not threading.current_thread():
             self._thread.join()
+        if self._compiler is not None:
+            self._compiler.close()
 
     def _shut(self, error: BaseException) -> None:
         with self._condition:
@@ -136,12 +180,20 @@ class Engine:
             self._condition.notify()
 
     def _run(self) -> None:
+        import torch
+
+        with torch.inference_mode():
+            self._loop()
+
+    def _loop(self) -> None:
         try:
             while self._take_inbox():
                 self._scheduler.step()
         except BaseException as error:
             _LOG.critical("the engine loop failed: %r", error, exc_info=error)
             self._shut(error)
+        with self._condition:
+            self._stopped = True
         self._take_inbox()
         self._scheduler.close(self._closing or EngineClosed("the engine was closed"))
 
@@ -151,12 +203,21 @@ class Engine:
             while not (self._inbox or self._scheduler.has_work or self._closing is not None):
                 self._condition.wait()
             while self._inbox:
-                requests, consumers = self._inbox.popleft()
-                if len(requests) == 1:
-                    self._scheduler.submit(requests[0], consumers[0])
+                arrival = self._inbox.popleft()
+                if arrival.error is not None:
+                    self._scheduler.refuse(arrival.requests, arrival.consumers, arrival.error)
                 else:
-                    self._scheduler.submit_family(requests, consumers)
+                    self._scheduler.submit(arrival.requests, arrival.consumers)
             return self._closing is None
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """Requests on their way to the engine thread: samples of one prompt, or ``error`` why they cannot be served."""
+
+    requests: list[Request]
+    consumers: list[_Released]
+    error: BaseException | None = None
 
 
 class _Released:

@@ -15,6 +15,7 @@ from ..core.transaction import release_all
 from .delivery import deliver, settle
 from .drafting import GuardedDrafter
 from .draws import RowSampler
+from .grammars import RowGrammars
 from .preemption import PreemptedRow, RamTier
 from .preparation import Preparation
 from .round import RoundRunner, VerifiedRound
@@ -45,7 +46,8 @@ class SpeculativeGroup:
         self.key = ""
         self._stats = stats
         self._gate = gate
-        self._runner = RoundRunner(parts, drafter, sampler)
+        self.grammars = RowGrammars()
+        self._runner = RoundRunner(parts, drafter, sampler, self.grammars)
         self._states: dict[int, RowState] = {}
 
     # -- membership --------------------------------------------------------------------------------------------------
@@ -85,6 +87,7 @@ class SpeculativeGroup:
             [
                 lambda: self.drafter.close_row(row),
                 lambda: self.sampler.close_row(row),
+                lambda: self.grammars.close_row(row),
                 lambda: tables.release(index, clear),
                 lambda: tables.release_index(index),
             ]

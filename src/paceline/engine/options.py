@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ..core.errors import RequestError
@@ -45,6 +45,17 @@ class OptionResolver:
             return None
         settings.check_vocab(self._vocab_size)
         return settings
+
+    def spared(self, params: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Ids that XTC never drops: the model's EOS ids, and that of a newline where a tokenizer knows it."""
+        return (*eos_ids, *self._newlines) if params.xtc_probability > 0 else ()
+
+    @cached_property
+    def _newlines(self) -> tuple[int, ...]:
+        if self._tokenizer is None:
+            return ()
+        ids = self._tokenizer.encode("\n", add_special_tokens=False)
+        return tuple(token for token in ids if self._tokenizer.decode([token]) == "\n")
 
     def _word(self, word: str | Sequence[int]) -> list[tuple[int, ...]]:
         """Id sequences of a banned word: as it stands, and as it stands behind a space."""

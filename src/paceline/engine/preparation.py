@@ -61,6 +61,7 @@ class Preparation:
         row, state = preempted.row, preempted.state
         restore_state(self._parts, preempted)
         self._group.sampler.open_row(row)
+        self._group.grammars.open_row(row)
         row.drafting = row.request.draft_cap > 0
         if row.drafting:
             self._group.drafter.open_row(row, preempted.attachment)
@@ -110,11 +111,13 @@ class Preparation:
             tables.reserve(index, self._group.first_blocks(row), sliding=False)
             tables.write_row(row)
             self._group.sampler.open_row(row)
+            self._group.grammars.open_row(row)
             row.drafting = row.request.draft_cap > 0
             if row.drafting:
                 self._group.drafter.open_row(row, None if prefix is None else prefix.attachments.get(DRAFTER))
         except BaseException:
             self._group.sampler.close_row(row)
+            self._group.grammars.close_row(row)
             release_all([lambda: tables.release(index), lambda: tables.release_index(index)])
             raise
         request = row.request
@@ -191,11 +194,13 @@ class Preparation:
         rows = [entry.row for entry, _ in drawing]
         try:
             hidden = result.hidden[torch.tensor([place for _, place in drawing], device=result.hidden.device)]
-            draws = self._group.sampler.draw_window(self._parts.target.logits(hidden), rows, [()] * len(rows))
+            proposals, masks = self._group.grammars.constrain(rows, [[] for _ in rows], [0] * len(rows))
+            draws = self._group.sampler.draw_window(self._parts.target.logits(hidden), rows, proposals, masks)
             results = [
                 _first_result(row, token, broken)
                 for row, token, broken in zip(rows, draws.tokens.tolist(), draws.bad.tolist(), strict=True)
             ]
+            results = self._group.grammars.advance(rows, results, masks)
             if wants_logprobs(rows):
                 results = add_logprobs(rows, results, [1] * len(rows), draws.scores)
         except Exception as error:

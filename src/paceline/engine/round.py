@@ -20,6 +20,7 @@ from ..sampling.accept import accept_window
 from .device_columns import advance_columns
 from .drafting import GuardedDrafter
 from .draws import RowSampler
+from .grammars import RowGrammars
 from .scores import add_logprobs, wants_logprobs
 from .state import EngineParts, indices_of
 
@@ -38,22 +39,23 @@ class VerifiedRound:
 class RoundRunner:
     """Runs rounds for one group. Holds no row state: rows live in the tables and in the host mirror."""
 
-    def __init__(self, parts: EngineParts, drafter: GuardedDrafter, sampler: RowSampler) -> None:
+    def __init__(self, parts: EngineParts, drafter: GuardedDrafter, sampler: RowSampler, grammars: RowGrammars) -> None:
         self._parts = parts
         self._drafter = drafter
         self._sampler = sampler
+        self._grammars = grammars
 
     def run(self, rows: Sequence[Row], depths: Sequence[int]) -> VerifiedRound:
         """Draft at most ``depths`` tokens per row, verify all windows in one forward, accept. Delivers nothing."""
         tables = self._parts.tables
         indices = torch.tensor(indices_of(rows), dtype=torch.int64, device=tables.device)
         batch = RoundBatch(rows, indices, depths)
-        proposals = self._drafter.draft(batch)
+        proposals, masks = self._grammars.constrain(rows, self._drafter.draft(batch), depths)
         window, logits = self._verify(rows, proposals)
-        draws = self._sampler.draw_window(logits, rows, proposals)
+        draws = self._sampler.draw_window(logits, rows, proposals, masks)
         on_device = self._parts.device_round
         accept = self._accept_on_device if on_device else self._accept_on_host
-        results = accept(batch, proposals, draws.tokens, draws.bad)
+        results = self._grammars.advance(rows, accept(batch, proposals, draws.tokens, draws.bad), masks)
         if wants_logprobs(rows):
             results = add_logprobs(rows, results, window.batch.query_lens, draws.scores)
         return VerifiedRound(batch, window, results, on_device, reads=1)

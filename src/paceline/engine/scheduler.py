@@ -91,19 +91,23 @@ class Scheduler:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, consumer: Consumer) -> None:
-        self._consumers[request.id] = consumer
-        self._stats.prompt_tokens += len(request.prompt_ids)
-        self._waiting.append(request)
-
-    def submit_family(self, requests: Sequence[Request], consumers: Sequence[Consumer]) -> None:
-        """Samples of one prompt: the first computes it, the others wait and start on its blocks."""
+    def submit(self, requests: Sequence[Request], consumers: Sequence[Consumer]) -> None:
+        """Queue samples of one prompt: the first computes it, the others wait and start on its blocks."""
         for request, consumer in zip(requests, consumers, strict=True):
             self._consumers[request.id] = consumer
             self._families.enter(request)
-        self._stats.prompt_tokens += len(requests[0].prompt_ids)
-        self._waiting.append(requests[0])
-        self._followers[requests[0].id] = list(requests[1:])
+        first, *others = requests
+        self._stats.prompt_tokens += len(first.prompt_ids)
+        self._waiting.append(first)
+        if others:
+            self._followers[first.id] = others
+
+    def refuse(self, requests: Sequence[Request], consumers: Sequence[Consumer], error: BaseException) -> None:
+        """End requests that cannot even be queued."""
+        for request, consumer in zip(requests, consumers, strict=True):
+            self._consumers[request.id] = consumer
+            self._end(request, None, _rejection(error))
+        self._notify()
 
     @property
     def has_work(self) -> bool:

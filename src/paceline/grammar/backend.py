@@ -46,16 +46,18 @@ class LlguidanceBackend:
 
     def __init__(self, tokenizer: TokenizerText, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._library = load_llguidance()
-        self._vocabulary = Vocabulary(vocab_size, eos_ids, tokenizer.special_ids)
-        beyond = max(vocab_size, tokenizer.size)  # the library wants an EOS id even where the model has none
+        # The library wants an EOS id among the tokenizer's own, even where the model has none.
+        known = [token for token in eos_ids if 0 <= token < tokenizer.size] or sorted(tokenizer.special_ids)[:1]
         try:
             self._tokenizer = self._library.LLTokenizer(
-                tokenizer.text, n_vocab=beyond + 1, eos_token=sorted(self._vocabulary.eos_ids) or [beyond]
+                tokenizer.text, n_vocab=max(vocab_size, tokenizer.size), eos_token=known or None
             )
         except Exception as error:  # the library raises bare exceptions of several types
             raise RequestError(
                 "structured_outputs", f"the model's tokenizer cannot be used with grammars: {error}"
             ) from error
+        no_text = tokenizer.special_ids.union(self._tokenizer.eos_tokens)
+        self._vocabulary = Vocabulary(vocab_size, eos_ids, no_text)
 
     @property
     def open_handles(self) -> int:
@@ -89,8 +91,10 @@ class LlguidanceBackend:
         matcher = self._library.LLMatcher
         try:
             if spec.kind in ("json_schema", "json_object"):
-                schema = spec.text or '{"type":"object"}'
-                return str(matcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": JSON_WHITESPACE}))
+                schema = json.loads(spec.text or '{"type":"object"}')
+                # An author who sets the library's own options in the schema decides about white space too.
+                options = {} if "x-guidance" in schema else {"whitespace_pattern": JSON_WHITESPACE}
+                return str(matcher.grammar_from_json_schema(json.dumps(schema), defaults=options))
             if spec.kind == "regex":
                 return str(matcher.grammar_from_regex(spec.text))
             if spec.kind == "choice":

@@ -26,6 +26,11 @@ def packed(ids: Iterable[int], vocab_size: int) -> NDArray[np.uint32]:
     return words
 
 
+def permits(mask: NDArray[np.int32], token: int) -> bool:
+    """Whether a mask [ceil(V / 32)] permits an id."""
+    return 0 <= token < 32 * len(mask) and bool(int(mask[token // 32]) >> (token % 32) & 1)
+
+
 def permitted_ids(mask: NDArray[np.int32]) -> list[int]:
     """The ids a mask [ceil(V / 32)] permits, ascending."""
     ids: list[int] = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
@@ -46,8 +51,13 @@ def apply_bitmask(
     if logits.device.type == "cpu":
         host = masks.numpy() if isinstance(masks, torch.Tensor) else masks
         return _apply_on_host(logits, host, range(logits.shape[0]) if rows is None else rows)
-    packed_masks = masks if isinstance(masks, torch.Tensor) else torch.from_numpy(masks)
-    forbidden = _unpacked(packed_masks.to(logits.device, non_blocking=True), logits.shape[-1]).logical_not_()
+    return _apply_on_device(logits, masks if isinstance(masks, torch.Tensor) else torch.from_numpy(masks), rows)
+
+
+def _apply_on_device(logits: torch.Tensor, masks: torch.Tensor, rows: Sequence[int] | None) -> torch.Tensor:
+    import torch
+
+    forbidden = ~_unpacked(masks.to(logits.device, non_blocking=True), logits.shape[-1])
     if rows is None:
         return logits.masked_fill_(forbidden & (logits < torch.inf), -torch.inf)
     index = torch.tensor(list(rows), dtype=torch.int64, device=logits.device)

@@ -37,7 +37,10 @@ class Matcher(Protocol):
         ...
 
     def accept(self, token: int) -> bool:
-        """Advance by a permitted id. False, and nothing changes, if the grammar forbids it."""
+        """Advance by a permitted id. False, and nothing changes, if the text cannot go on with it.
+
+        Where text is forced the mask permits one spelling of it; others are no draws, but may be taken here.
+        """
         ...
 
     def rollback(self, count: int) -> None:

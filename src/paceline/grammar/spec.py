@@ -32,7 +32,7 @@ class GrammarSpec:
 
     ``kind`` and the ``value`` it takes:
 
-    - ``"json_schema"``: a JSON schema as a mapping, a boolean or JSON text. Property order is meant.
+    - ``"json_schema"``: a JSON schema as a mapping, ``True`` or JSON text. Property order is meant.
     - ``"json_object"``: nothing (any JSON object).
     - ``"regex"``: a regular expression that the whole text must match; no look-around, no back-references.
     - ``"choice"``: a sequence of distinct non-empty strings, one of which is the whole text.
@@ -95,7 +95,10 @@ class GrammarSpec:
         try:
             schema = json.loads(value) if isinstance(value, str) else value
             if not isinstance(schema, dict | bool):
-                raise self._error(f"must be a JSON schema (an object, true or false), not {_shown(schema)}")
+                raise self._error(f"must be a JSON schema (an object or true), not {_shown(schema)}")
+            if schema is False:
+                raise self._error("permits no value")
+            schema = {} if schema is True else schema
             return json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise self._error(f"is not JSON: {error}") from None

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core.errors import RowFailed
 from ..core.round import RowResult
+from .bits import permits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +41,7 @@ def window_masks(matcher: Matcher, proposals: Sequence[int]) -> WindowMasks:
     ended = _ended(matcher)
     try:
         for token in proposals:
-            if ended or not _accepted(matcher, token):
+            if ended or not permits(masks[-1], token) or not _accepted(matcher, token):
                 break
             walked += 1
             following = _mask_or_none(matcher)

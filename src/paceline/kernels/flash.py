@@ -5,6 +5,7 @@ Knows tensors only: no block tables, no rows. One call handles the queries of on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,25 +40,62 @@ def traits(keys: torch.Tensor, values: torch.Tensor, heads: int, dtype: torch.dt
 
 
 def attend_spans(
+    q: torch.Tensor, spans: Sequence[tuple[torch.Tensor, torch.Tensor]], mask: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """q [n * T, heads, D], n segments of T tokens -> [n * T, heads * D]; one kernel call per segment.
+
+    ``spans``: each segment's keys and values [spans, kv_heads, S, D]. ``mask`` [n, spans, 1, M, S] is added to the
+    scores; its rows M are T x (heads / kv_heads), padded.
+    """
+    count, kv_heads = spans[0][0].shape[:2]
+    folded = _fold(q, len(spans), kv_heads, mask.shape[3])
+    parts = [
+        _fused(folded[i : i + 1].expand(count, -1, -1, -1), keys, values, mask[i], scale)
+        for i, (keys, values) in enumerate(spans)
+    ]
+    return _unfold(_join_segments(parts), q)
+
+
+def attend_together(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """q [T, heads, D] over keys and values [spans, kv_heads, S, D] -> [T, heads * D].
+    """As :func:`attend_spans` in one kernel call; keys and values [n, spans, kv_heads, S, D]."""
+    segments, spans, kv_heads = keys.shape[:3]
+    folded = _fold(q, segments, kv_heads, mask.shape[3])
+    repeated = folded.unsqueeze(1).expand(-1, spans, -1, -1, -1)
+    calls = [part.flatten(0, 1) for part in (repeated, keys, values, mask)]
+    out, log_sums = _fused(calls[0], calls[1], calls[2], calls[3], scale)
+    if spans == 1:
+        return _unfold(out, q)
+    shape = (segments, spans)
+    return _unfold(_join(out.view(*shape, *out.shape[1:]), log_sums.view(*shape, *log_sums.shape[1:]), 1), q)
 
-    ``mask`` [spans, 1, rows, S] is added to the scores; it has at least T x (heads / kv_heads) rows.
-    """
-    tokens, heads, dim = q.shape
-    spans, kv_heads, _, _ = keys.shape
-    shared = heads // kv_heads
-    folded = q.view(tokens, kv_heads, shared, dim)
-    folded = folded.transpose(0, 1).reshape(1, kv_heads, tokens * shared, dim)
-    missing = mask.shape[2] - folded.shape[2]
-    if missing:
-        folded = F.pad(folded, (0, 0, 0, missing))
-    out, log_sums = _fused(folded.expand(spans, -1, -1, -1), keys, values, mask, scale)
-    joined = out[0] if spans == 1 else _join(out, log_sums)
-    if missing:
-        joined = joined[:, : tokens * shared]
-    return joined.view(kv_heads, tokens, shared, dim).transpose(0, 1).reshape(tokens, heads * dim)
+
+def _fold(q: torch.Tensor, segments: int, kv_heads: int, rows: int) -> torch.Tensor:
+    """[n * T, heads, D] -> [n, kv_heads, rows, D]: a KV head's query heads as extra rows, padded to ``rows``."""
+    _, heads, dim = q.shape
+    folded = q.reshape(segments, -1, kv_heads, heads // kv_heads, dim).transpose(1, 2).flatten(2, 3)
+    missing = rows - folded.shape[2]
+    return F.pad(folded, (0, 0, 0, missing)) if missing else folded
+
+
+def _unfold(joined: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """[n, kv_heads, rows, D] -> [n * T, heads * D], T and heads as in ``q``."""
+    segments, kv_heads, rows, dim = joined.shape
+    total, heads, _ = q.shape
+    tokens, shared = total // segments, heads // kv_heads
+    if rows != tokens * shared:
+        joined = joined[:, :, : tokens * shared]
+    return joined.reshape(segments, kv_heads, tokens, shared, dim).transpose(1, 2).reshape(total, heads * dim)
+
+
+def _join_segments(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Outputs and log-sums of each segment over its spans -> [n, h, M, D]."""
+    if parts[0][0].shape[0] == 1:
+        return parts[0][0] if len(parts) == 1 else torch.cat([part[0] for part in parts])
+    if len(parts) == 1:
+        return _join(*parts[0]).unsqueeze(0)
+    return _join(torch.stack([part[0] for part in parts], 1), torch.stack([part[1] for part in parts], 1))
 
 
 def _fused(
@@ -70,19 +108,20 @@ def _fused(
     return out, log_sums
 
 
-def _join(out: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
-    """[spans, h, M, D] and log-sum-exp [spans, h, M] -> [h, M, D].
+def _join(out: torch.Tensor, log_sums: torch.Tensor, axis: int = 0) -> torch.Tensor:
+    """[..., M, D] and log-sum-exp [..., M] with the spans on ``axis`` -> the same without that axis.
 
     Spans are added strictly in their order, one operation at a time, so that neither their number nor the place of a
     query in the call changes a bit; a hidden span has weight zero and adds exactly nothing.
     """
-    weights = (log_sums - log_sums.amax(0)).exp_()
-    weighted = out * weights.unsqueeze(-1)
-    total, weight = weighted[0], weights[0]
-    for span in range(1, out.shape[0]):
-        total.add_(weighted[span])
-        weight.add_(weights[span])
-    return total.div_(weight.unsqueeze(-1)).to(out.dtype)
+    weights = (log_sums - log_sums.amax(axis, keepdim=True)).exp_()
+    weighted = (out * weights.unsqueeze(-1)).unbind(axis)
+    shares = weights.unbind(axis)
+    total, weight = weighted[0], shares[0]
+    for more, share in zip(weighted[1:], shares[1:], strict=True):
+        total = total + more
+        weight = weight + share
+    return (total / weight.unsqueeze(-1)).to(out.dtype)
 
 
 @lru_cache(maxsize=64)

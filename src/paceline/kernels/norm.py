@@ -19,25 +19,32 @@ class RMSNorm:
     def __init__(self, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> None:
         self.width = weight.shape[-1]
         self.eps = eps
-        self.fused = weight.dim() == 1
+        self.per_head = weight.dim() > 1
         wide = torch.float64 if dtype == torch.float64 else torch.float32
+        self.doubled = not self.per_head and wide == torch.float32
         self.weight = weight.to(wide)
+        if self.doubled:
+            self.weight = torch.cat((self.weight, self.weight))
         self.nbytes = self.weight.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., D] -> [..., D] in the dtype of x."""
-        wide = x.to(self.weight.dtype)
-        if self.fused:
-            return F.rms_norm(wide, (self.width,), self.weight, self.eps).to(x.dtype)
-        return F.rms_norm(wide, (self.width,), None, self.eps).mul_(self.weight).to(x.dtype)
+        if self.doubled:
+            # the mean of (x, -x) is zero and its variance that of RMSNorm, so one fused layer norm does all of it
+            out = F.layer_norm(torch.cat((x, -x), -1), (2 * self.width,), self.weight, None, self.eps)
+            return out[..., : self.width].contiguous()
+        normed = F.rms_norm(x.to(self.weight.dtype), (self.width,), None, self.eps)
+        return normed.mul_(self.weight).to(x.dtype)
 
 
 @lru_cache(maxsize=64)
-def row_invariant(width: int, dtype: torch.dtype) -> bool:
-    """Whether a row is normed to the same bits however many rows share the call, on the CPU at hand."""
+def row_invariant(width: int, dtype: torch.dtype, heads: int | None = None) -> bool:
+    """Whether a row [width], or [heads, width] with one weight per head, is normed to the same bits however many rows
+    share the call, on the CPU at hand."""
     # sums are taken in the wide format, where a difference shows; rounding to a short one would hide most
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    x = torch.randn(PROBED_ROWS, width, generator=torch.Generator().manual_seed(79), dtype=wide)
-    norm = RMSNorm(torch.linspace(0.5, 1.5, width), 1e-6, wide)
+    shape = (width,) if heads is None else (heads, width)
+    x = torch.randn(PROBED_ROWS, *shape, generator=torch.Generator().manual_seed(79), dtype=wide)
+    norm = RMSNorm(torch.linspace(0.5, 1.5, width).expand(shape), 1e-6, wide)
     found = row_invariance(lambda rows: norm(x[rows]), width)
     return found.wide and found.min_rows == 1

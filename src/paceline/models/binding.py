@@ -143,6 +143,16 @@ def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int 
     return TargetBinding(graph, chosen, assembler.nbytes, promises, max_model_len or config.max_len)
 
 
+def _normed_shapes(config: DecoderConfig) -> list[tuple[int, int | None]]:
+    """Widths that a norm sums over, with the number of heads where each head has its own weight."""
+    dim, heads, kv_heads = config.head_dim, config.num_heads, config.num_kv_heads
+    inner: dict[str, list[tuple[int, int | None]]] = {
+        "head": [(dim, heads + kv_heads)],
+        "projection": [(dim * heads, None), (dim * kv_heads, None)],
+    }
+    return [(config.hidden_size, None), *inner.get(config.qk_norm, [])]
+
+
 def _promises(
     config: DecoderConfig, linears: Sequence[Linear], head: Linear, device: torch.device, dtype: str
 ) -> Promises:
@@ -152,7 +162,7 @@ def _promises(
         return Promises(False, False)
     others = attention.row_invariant(
         config.num_heads, config.num_kv_heads, config.head_dim, kv_dtype, config.attention_softcap
-    ) and norm.row_invariant(config.hidden_size, kv_dtype)
+    ) and all(norm.row_invariant(width, kv_dtype, heads) for width, heads in _normed_shapes(config))
     layers = [linear for linear in linears if linear is not head]
     rows = others and head.row_invariant and all(linear.wide_invariant for linear in layers)
     return Promises(rows, rows and dtype != "int8")

@@ -1,4 +1,4 @@
-"""One token per row of logits, with the row's own parameters and noise (spec 13.1, 13.2, 13.5, 13.10).
+"""One token per row of logits, with the row's own parameters and noise (spec 13.1, 13.2, 13.5, 13.6, 13.10).
 
 Knows no history, window or request. A row's token depends on that row's logits, parameters, seed and step alone.
 """
@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import torch
 
-from .filters import permitted
+from .chains import permitted_rows, toned
 from .host import draw_host
-from .noise import gumbel, philox, philox_range
+from .noise import INVERSE_CDF, gumbel, philox, philox_range, uniform
 from .params import DrawParams
+from .units import gaps_and_weights, units_of
 
 #: Rows of sampled draws at least this wide are drawn one by one on the CPU, skipping ids that cannot win; narrower
 #: ones are drawn together. Both give the same tokens.
@@ -34,9 +35,10 @@ def draw(logits: torch.Tensor, params: DrawParams) -> Draws:
 def draw_subset(logits: torch.Tensor, ids: torch.Tensor, params: DrawParams) -> torch.Tensor:
     """Draw among listed ids: ``logits`` [M, N] of the full-vocabulary ``ids`` [N] int64, ascending.
 
-    Returns full ids [M] int64: what :func:`draw` gives when all other ids are banned. A bad row gets ``ids[0]``.
+    Returns full ids [M] int64: what :func:`draw` gives when all other ids are banned. A bad row gets ``ids[0]``. Rows
+    with a curve, HLG or XTC are not reproducible on a subset: they draw with their temperature only (spec 13.10).
     """
-    return ids[_draw(logits, ids, params).tokens]
+    return ids[_draw(logits, ids, params.on_subset()).tokens]
 
 
 def _draw(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawParams) -> Draws:
@@ -63,16 +65,28 @@ def draw_together(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawPa
 
 
 def _sample(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawParams) -> torch.Tensor:
-    """Places [M] drawn by Gumbel noise among the permitted ones; rows that are greedy give a meaningless place."""
-    scaled = logits / params.temperature.masked_fill(params.greedy, 1.0).unsqueeze(1)
-    if params.any_filter:
-        scaled = scaled.masked_fill(~permitted(logits, scaled, params), -torch.inf)
+    """Places [M] drawn among the permitted ones; rows that are greedy give a meaningless place."""
+    temperature = params.temperature.masked_fill(params.greedy, 1.0).unsqueeze(1)
+    scaled = logits / temperature
+    if params.chains is not None:
+        scaled = toned(logits, scaled, temperature, params)
+    if params.any_filter or params.chains is not None:
+        scaled = scaled.masked_fill(~permitted_rows(logits, scaled, params), -torch.inf)
+    if params.coupling == "inverse_cdf":
+        return _inverse_cdf(scaled, params)
     if ids is None:
         words = philox_range(params.seed, params.step, logits.shape[-1])
     else:
         words = philox(params.seed, params.step, ids)
     score = scaled + gumbel(words)
     return _first(score == score.amax(-1, keepdim=True))
+
+
+def _inverse_cdf(scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
+    """Places [M]: the first at which the sum of probabilities, in ascending order, exceeds one uniform number."""
+    total = units_of(gaps_and_weights(scaled)[1]).cumsum(-1)
+    need = uniform(params.seed, params.step, INVERSE_CDF).unsqueeze(1) * total[:, -1:]
+    return _first(total > need)
 
 
 def _first(mask: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Which ids a sampled row may draw: top-k, top-p, min-p in that order (spec 13.1). Knows no noise and no greedy row.
 
-Ids are ordered by (logit descending, id ascending). Probabilities are whole multiples of 2**-33 of the largest one, so
-that sums over up to 2**20 ids are exact: no order of summation, batch size or device moves the edge of a top-p.
+Ids are ordered by (logit descending, id ascending). Rows with rarer filters: see ``chains``.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import torch
 
 from .noise import Array
 from .params import DrawParams
+from .units import host_units, units_of
 
-_UNIT = 2.0**33
 #: Distances under the largest scaled logit, tried until what lies within holds what a filter asks for.
 _LADDER = tuple(math.log(2.0) * bits for bits in (4, 8, 12, 16, 20))
 
@@ -28,6 +27,11 @@ class HostRow:
     scaled: Array
     peak: float
 
+    @classmethod
+    def untempered(cls, logits: Array, top: int) -> HostRow:
+        """The row at temperature 1; ``top``: a place of its largest logit."""
+        return cls(logits, logits, float(logits[top]))
+
     @property
     def rounding(self) -> float:
         """Bound on what rounding can change in sums and differences of scaled logits that are near the peak."""
@@ -38,6 +42,12 @@ class HostRow:
     def weights(self, ids: Array | slice) -> Array:
         """Probabilities of ``ids`` relative to the largest one, in the type of the logits."""
         return self.relative(self.scaled[ids])
+
+    def gaps(self, ids: Array) -> Array:
+        """How far ``ids`` are below the peak, in the type of the logits."""
+        scaled = self.scaled[ids]
+        gaps: Array = np.where(scaled == self.peak, scaled.dtype.type(0), scaled.dtype.type(self.peak) - scaled)
+        return gaps
 
     def relative(self, scaled: Array) -> Array:
         """Probabilities of ids with these scaled logits, relative to the largest one."""
@@ -57,9 +67,9 @@ def survivors(row: HostRow, top_k: int, top_p: float, min_p: float) -> Array:
     """Places in ``row`` that the filters leave, ascending, int64. Filters that are off: see :class:`DrawParams`."""
     by_mass = 0 < top_p < 1
     if 0 < top_k < row.logits.size:
-        ids = _first(row, _holding(row, top_k), top_k)
+        ids = first_in_order(row, _holding(row, top_k), top_k)
         if by_mass:
-            ids = _shortest_prefix(row, ids, top_p * float(_units(row.weights(ids)).sum()))
+            ids = _shortest_prefix(row, ids, top_p * float(host_units(row.weights(ids)).sum()))
     elif by_mass:
         ids = _smallest_mass(row, top_p)
     else:
@@ -76,8 +86,8 @@ def _holding(row: HostRow, k: int) -> Array:
     return np.arange(row.logits.size)
 
 
-def _first(row: HostRow, ids: Array, k: int) -> Array:
-    """The first ``k`` of ``ids`` (a prefix of the order, ascending) in the order of the module, ascending."""
+def first_in_order(row: HostRow, ids: Array, k: int) -> Array:
+    """The first ``k`` of ``ids`` (ascending, at least ``k``) in the order of the module, ascending."""
     surplus = ids.size - k
     if not surplus:
         return ids
@@ -90,7 +100,7 @@ def _first(row: HostRow, ids: Array, k: int) -> Array:
 
 
 def _smallest_mass(row: HostRow, top_p: float) -> Array:
-    units = _units(row.weights(slice(None)))
+    units = host_units(row.weights(slice(None)))
     need = top_p * float(units.sum())
     for distance in _LADDER:
         ids = row.within(distance)
@@ -101,32 +111,40 @@ def _smallest_mass(row: HostRow, top_p: float) -> Array:
 
 def _shortest_prefix(row: HostRow, ids: Array, need: float) -> Array:
     """Of ``ids``, a prefix of the order, those before which less than ``need`` units lie; ascending."""
-    units = _units(row.relative(np.sort(row.scaled[ids])[::-1]))
+    units = host_units(row.relative(np.sort(row.scaled[ids])[::-1]))
     before = np.cumsum(units) - units
-    return _first(row, ids, int(np.count_nonzero(before < need)))
+    return first_in_order(row, ids, int(np.count_nonzero(before < need)))
 
 
-def _units(weights: Array) -> Array:
-    units: Array = np.rint(weights * weights.dtype.type(_UNIT)).astype(np.float64)
-    return units
+@dataclass(frozen=True)
+class Filters:
+    """Columns [M, 1] of the first three filters, off as in :class:`DrawParams`."""
+
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+
+    @classmethod
+    def of(cls, params: DrawParams) -> Filters:
+        return cls(params.top_k.unsqueeze(1), params.top_p.unsqueeze(1), params.min_p.unsqueeze(1))
 
 
-def permitted(logits: torch.Tensor, scaled: torch.Tensor, params: DrawParams) -> torch.Tensor:
-    """The same for all rows at once, on any device: bool [M, N] for ``logits`` and ``scaled`` [M, N] without NaN."""
-    peak = scaled.amax(-1, keepdim=True)
-    weights = exp(torch.where(scaled == peak, 0.0, scaled - peak))
-    order = torch.argsort(logits, dim=-1, descending=True, stable=True)
-    top_k = torch.where(params.top_k > 0, params.top_k, logits.shape[-1]).unsqueeze(1)
-    within_k = torch.arange(logits.shape[-1], device=logits.device) < top_k
-    units = torch.round(weights * _UNIT).double().gather(-1, order) * within_k
+def permitted(order: torch.Tensor, weights: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """The same for all rows at once, on any device: bool [M, N].
+
+    ``order`` [M, N]: ids in the order of the module; ``weights`` [M, N]: probabilities relative to the largest one.
+    """
+    count = order.shape[-1]
+    top_k = torch.where(filters.top_k > 0, filters.top_k, count)
+    within_k = torch.arange(count, device=order.device) < top_k
+    units = units_of(weights).gather(-1, order) * within_k
     total = units.cumsum(-1)
-    top_p = params.top_p.unsqueeze(1)
-    need = top_p.double() * total[:, -1:]
-    within_p = (total - units < need) | (top_p <= 0) | (top_p >= 1)
+    need = filters.top_p.double() * total[:, -1:]
+    within_p = (total - units < need) | (filters.top_p <= 0) | (filters.top_p >= 1)
     keep = torch.zeros_like(within_p).scatter(-1, order, within_k & within_p)
-    return keep & (weights >= params.min_p.unsqueeze(1))
+    return keep & (weights >= filters.min_p)
 
 
-def exp(values: torch.Tensor) -> torch.Tensor:
-    """Elementwise exponential; on the CPU the one that :class:`HostRow` uses."""
-    return torch.from_numpy(np.exp(values.numpy())) if values.device.type == "cpu" else torch.exp(values)
+def in_order(logits: torch.Tensor) -> torch.Tensor:
+    """Ids of each row in the order of the module: int64 [M, N]."""
+    return torch.argsort(logits, dim=-1, descending=True, stable=True)

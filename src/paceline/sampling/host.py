@@ -1,4 +1,4 @@
-"""Draws on the CPU, one row at a time, with noise only for ids that can win (spec 13.5). Same tokens as together.
+"""Draws on the CPU, one row at a time, looking only at ids that can win (spec 13.5, 13.6). Same tokens as together.
 
 Knows no tensor: logits are arrays, and what a row gets never depends on the rows beside it.
 """
@@ -11,17 +11,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.request import GREEDY_TEMPERATURE
+from .chains import chain_survivors, crosses
 from .filters import HostRow, survivors
 from .noise import (
+    INVERSE_CDF,
     LEAST_GUMBEL,
     MOST_GUMBEL,
     Array,
     host_block_words,
     host_exponential,
     host_gumbel,
+    host_uniform,
     host_words,
 )
-from .params import DrawParams
+from .params import DrawParams, FilterChain
+from .tone import RowTone, Tone, host_shift
+from .units import NEGLIGIBLE, host_units
 
 #: Room for rounding when ids are sorted out by approximate scores, beside that of the scaled logits themselves.
 _SLACK = 1e-4
@@ -29,6 +34,8 @@ _SLACK = 1e-4
 _COARSE = 1e5
 #: With so few ids nothing is sorted out.
 _EXACT = 64
+#: Ids with a map's value so far below the largest are neither drawn nor counted.
+_OUT_OF_REACH = MOST_GUMBEL - LEAST_GUMBEL + 2.0
 
 
 @dataclass(frozen=True)
@@ -49,24 +56,82 @@ def draw_host(logits: Array, ids: Array | None, params: DrawParams) -> tuple[Arr
     if params.all_greedy:
         return places, bad
     columns = _Columns(*(getattr(params, name).tolist() for name in _Columns.__dataclass_fields__))
-    filtered: list[tuple[int, HostRow, Array]] = []
+    few: list[tuple[int, HostRow, Array]] = []
     for m, temperature in enumerate(columns.temperature):
-        top_k, top_p, min_p = columns.top_k[m], columns.top_p[m], columns.min_p[m]
-        if temperature <= GREEDY_TEMPERATURE or bad[m] or top_k == 1:
+        chain = None if params.chains is None else params.chains[m]
+        if temperature <= GREEDY_TEMPERATURE or bad[m] or (chain is None and columns.top_k[m] == 1):
             continue
-        row = _row(logits[m], temperature, places[m])
-        if 0 < top_k < row.logits.size or 0 < top_p < 1 or min_p > 0:
-            allowed = survivors(row, top_k, top_p, min_p)
-            if ids is None and allowed.size > row.logits.size // 4:  # so many words come cheaper by whole blocks
-                places[m] = _draw_any(_only(row, allowed), columns.seed[m], columns.step[m])
-            else:
-                filtered.append((m, row, allowed))
-        elif ids is None:
-            places[m] = _draw_any(row, columns.seed[m], columns.step[m])
+        if chain is None:
+            row, allowed = _filtered(logits[m], places[m], columns, m)
         else:
-            filtered.append((m, row, np.flatnonzero(_near(row, row.scaled))))
-    _draw_among(places, filtered, ids, columns)
+            row, allowed = _chained(logits[m], places[m], chain, columns, m)
+        if params.coupling == "inverse_cdf":
+            places[m] = _inverse_cdf(row, allowed, columns.seed[m], columns.step[m])
+        elif ids is not None and allowed is None:
+            few.append((m, row, np.flatnonzero(_near(row, row.scaled))))
+        elif allowed is None:
+            places[m] = _draw_any(row, columns.seed[m], columns.step[m])
+        elif ids is None and allowed.size > row.logits.size // 4:  # so many words come cheaper by whole blocks
+            places[m] = _draw_any(_only(row, allowed), columns.seed[m], columns.step[m])
+        else:
+            few.append((m, row, allowed))
+    _draw_among(places, few, ids, columns)
     return places, bad
+
+
+def _filtered(logits: Array, top: int, columns: _Columns, m: int) -> tuple[HostRow, Array | None]:
+    """Row m and the places that its columns leave (``None``: all)."""
+    row = _row(logits, columns.temperature[m], top)
+    top_k, top_p, min_p = columns.top_k[m], columns.top_p[m], columns.min_p[m]
+    if 0 < top_k < logits.size or 0 < top_p < 1 or min_p > 0:
+        return row, survivors(row, top_k, top_p, min_p)
+    return row, None
+
+
+def _chained(logits: Array, top: int, chain: FilterChain, columns: _Columns, m: int) -> tuple[HostRow, Array | None]:
+    """Row m and the places that its chain leaves (``None``: all). The row's peak is the largest of those."""
+    temperature = columns.temperature[m]
+    crossed = crosses(chain, columns.seed[m], columns.step[m])
+    tone = None if chain.tone is None else _fit(chain.tone, logits, top, temperature)
+    if not chain.acts(crossed):
+        return _row(logits, temperature, top) if tone is None else _toned(logits, tone, top)[0], None
+    if chain.temperature_last:
+        basis = HostRow.untempered(logits, top)
+    else:
+        basis = _row(logits, temperature, top) if tone is None else _toned(logits, tone, top)[0]
+    allowed = chain_survivors(basis, chain, crossed)
+    top = int(allowed[logits[allowed].argmax()])
+    if tone is not None:
+        return _toned(logits, tone, top, allowed)
+    if chain.temperature_last:
+        return _row(logits, temperature, top), allowed
+    return replace(basis, peak=float(basis.scaled[top])), allowed
+
+
+def _fit(tone: Tone, logits: Array, top: int, temperature: float) -> RowTone:
+    row = HostRow.untempered(logits, top)
+    counted = row.within(NEGLIGIBLE + row.rounding)
+    shift = host_shift(tone, row.gaps(counted), row.weights(counted))
+    return RowTone(tone, temperature, row.peak, shift)
+
+
+def _toned(logits: Array, tone: RowTone, top: int, allowed: Array | None = None) -> tuple[HostRow, Array]:
+    """The row mapped by ``tone``, and those of the ``allowed`` places that are in reach of ``top``; others get -inf."""
+    if allowed is None:
+        near = tone.within(logits, float(logits[top]), _OUT_OF_REACH)
+    else:
+        near = allowed[tone.within(logits[allowed], float(logits[top]), _OUT_OF_REACH)]
+    scaled = np.full_like(logits, -np.inf)
+    scaled[near] = tone.scores(logits[near])
+    return HostRow(logits, scaled, float(scaled[top])), near
+
+
+def _inverse_cdf(row: HostRow, allowed: Array | None, seed: int, step: int) -> int:
+    """The first place at which the sum of probabilities, in ascending order, exceeds one uniform number (13.6)."""
+    places = row.within(NEGLIGIBLE + row.rounding) if allowed is None else allowed
+    total = host_units(row.weights(places)).cumsum()
+    need = host_uniform(seed, step, INVERSE_CDF) * total[-1]
+    return int(places[np.searchsorted(total, need, side="right")])
 
 
 def _row(logits: Array, temperature: float, top: int) -> HostRow:

@@ -95,6 +95,23 @@ def host_words(seed: Array, step: Array, ids: Array, domain: int = TOKEN_NOISE) 
     return words
 
 
+def uniform(seed: torch.Tensor, step: torch.Tensor, domain: int) -> torch.Tensor:
+    """One number per row, float64 [M] in (0, 1): ``(x + 0.5) * 2**-32`` of the word x of id 0 (spec 13.6, 13.7)."""
+    words = philox(seed, step, torch.zeros(1, dtype=torch.int64, device=seed.device), domain)
+    return (words[:, 0].double() + 0.5) * 2.0**-32
+
+
+def host_uniform(seed: int, step: int, domain: int) -> float:
+    """:func:`uniform` of one row on plain integers, which is the cheapest way to a single word."""
+    c0, c1, c2, c3 = 0, step & _LOW, domain, 0
+    k0, k1 = seed & _LOW, seed >> 32 & _LOW
+    for _ in range(_ROUNDS):
+        p0, p1 = c0 * _MULTIPLIER[0], c2 * _MULTIPLIER[1]
+        c0, c1, c2, c3 = p1 >> 32 ^ c1 ^ k0, p1 & _LOW, p0 >> 32 ^ c3 ^ k1, p0 & _LOW
+        k0, k1 = k0 + _WEYL[0] & _LOW, k1 + _WEYL[1] & _LOW
+    return (c0 + 0.5) * 2.0**-32
+
+
 def _keyed(
     seed: torch.Tensor, step: torch.Tensor, blocks: torch.Tensor, domain: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

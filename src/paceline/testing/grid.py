@@ -9,22 +9,30 @@ import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..draft.base import DraftProvider
+from ..draft.kinds.draft_model import ModelDrafter
+from ..models.artifact import open_artifact
+from ..models.binding import TargetBinding, load_target
 from .collect import Collector
 from .drafters import AdversarialDrafter, EmptyDrafter, OracleDrafter, RaggedDrafter, ScriptedDrafter
 from .harness import Job, Setup, compare, leftovers, open_engine, run_jobs
-from .models import tiny_model
+from .models import FAMILIES, tiny_model
 from .reference import PlainDecoder, reference
 from .toy import ToyTarget
+from .truncate import truncate_model
 from .watch import WatchedDrafter
 from .workload import SAMPLINGS, script_for, workload
 
-#: Factor -> its values; chunk 512 takes every prompt whole.
+#: Factor -> its values; chunk 512 takes every prompt whole. ``draft_model`` is the target without its last layer.
 FACTORS: Mapping[str, Sequence[Any]] = {
-    "family": ("llama", "qwen3"),
-    "drafter": ("none", "ngram", "scripted", "oracle", "adversarial", "ragged", "empty"),
+    "family": tuple(FAMILIES),
+    "drafter": (
+        *("none", "ngram", "suffix", "draft_model"),
+        *("scripted", "oracle", "adversarial", "ragged", "empty"),
+    ),
     "batch": (1, 3, 8),
     "depth": tuple(range(9)),
     "sampling": tuple(SAMPLINGS),
@@ -32,8 +40,11 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "device_round": (True, False),
 }
 
+#: Families that the whole grid is run with; the others occur in the pairwise cells.
+WHOLE_GRID_FAMILIES = ("llama", "qwen3")
+
 _ACCEPTS = (8, 0, 2, 1, 3)
-_MUST_DRAFT = frozenset({"scripted", "oracle", "adversarial", "ragged"})
+_MUST_DRAFT = frozenset({"draft_model", "scripted", "oracle", "adversarial", "ragged"})
 
 
 @dataclass(frozen=True)
@@ -76,11 +87,19 @@ def target_of(family: str) -> tuple[Any, PlainDecoder]:
     if family == "toy":
         toy = ToyTarget()
         return toy, toy.decoder()
-    from ..models.artifact import open_artifact
-    from ..models.binding import load_target
-
     path = tiny_model(family)
-    return load_target(open_artifact(str(path)), "float64", "cpu", None), reference(path)
+    return _load(path), reference(path)
+
+
+def _load(path: Path) -> TargetBinding:
+    return load_target(open_artifact(str(path)), "float64", "cpu", None)
+
+
+@functools.cache
+def truncated(family: str) -> TargetBinding:
+    """The family's tiny model without its last layer, to draft for it; loaded once per process."""
+    path = tiny_model(family)
+    return _load(truncate_model(path, path.with_name(f"{path.name}-cut"), layers=1))
 
 
 def run_cell(cell: Cell) -> CellResult:
@@ -116,6 +135,7 @@ def make_drafter(cell: Cell, decoder: PlainDecoder, jobs: Sequence[Job]) -> Draf
     if cell.drafter == "scripted":
         return ScriptedDrafter({job.prompt: _script(cell, decoder, job) for job in jobs})
     makers: dict[str, Any] = {
+        "draft_model": lambda: ModelDrafter(truncated(cell.family)),
         "oracle": lambda: OracleDrafter(decoder.recorded),
         "adversarial": lambda: AdversarialDrafter(decoder.recorded),
         "ragged": lambda: RaggedDrafter(decoder.recorded),
