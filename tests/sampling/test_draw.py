@@ -264,7 +264,7 @@ def test_half_precision_logits_are_drawn_as_float32():
 
 def on_subset(case: Case) -> Case:
     """What a draw among listed ids uses: rows that no subset reproduces draw with their temperature alone."""
-    if case.temperature > 1e-5 and (case.curve or case.hlg and any(case.hlg[2:]) or case.xtc_probability > 0):
+    if case.temperature > 1e-5 and (case.curve or (case.hlg and any(case.hlg[2:])) or case.xtc_probability > 0):
         return Case(case.temperature, seed=case.seed, step=case.step)
     return case
 

@@ -64,7 +64,8 @@ class Preparation:
         self._group.grammars.open_row(row)
         row.drafting = row.request.draft_cap > 0
         if row.drafting:
-            self._group.drafter.open_row(row, preempted.attachment)
+            kept = None if preempted.snapshot is None else preempted.attachment
+            self._group.drafter.open_row(row, kept)
         if preempted.snapshot is not None:
             self._ready.append(state)
         else:
