@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.tiny import decoder, drafter, engine_over, greedy, prompts, serve
+from tests.support.tiny import FAMILY, decoder, drafter, engine_over, greedy, prompts, serve
 
+import paceline.engine.memory as memory_module
 from paceline.core.errors import ConfigError, PacelineError, RequestError
 from paceline.draft.base import Constraints, DraftRows, DrawPort, TargetView
+from paceline.draft.kinds.draft_model import ModelDrafter
 from paceline.testing.collect import Collector
 from paceline.testing.drafters import EmptyDrafter
+from paceline.testing.grid import truncated
 from paceline.testing.harness import Job, Setup, compare, leftovers, run_jobs
 
 
@@ -28,6 +31,18 @@ def test_s33_a_kv_pool_larger_than_memory_is_refused_at_start() -> None:
 
 def test_s33_a_drafter_without_memory_is_an_error_at_start_that_names_it() -> None:
     with pytest.raises((PacelineError, MemoryError), match="40 GB"), engine_over(Setup(), NoMemory()):
+        pass
+
+
+def test_s33_a_draft_cache_that_does_not_fit_beside_the_targets_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup(rows=2, kv_cache_tokens=65536)
+    with engine_over(setup, None) as engine:
+        memory = engine.info()["memory"]
+    monkeypatch.setattr(memory_module, "available_bytes", lambda: memory["kv_cache"] + 2 * memory["transient"])
+    with engine_over(setup, None) as engine:
+        jobs = [Job("fits", (5, 6), greedy(4))]
+        assert compare(jobs, decoder(), run_jobs(engine, jobs)) == []
+    with pytest.raises(ConfigError, match=r"draft.*GB"), engine_over(setup, ModelDrafter(truncated(FAMILY))):
         pass
 
 

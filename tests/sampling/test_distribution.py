@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.sampling.kit import Case, check_distribution, params_of, probabilities
 
+from paceline.sampling import noise
 from paceline.sampling.accept import accept_window
 from paceline.sampling.draw import draw
 from paceline.sampling.params import DrawParams
@@ -25,11 +26,12 @@ LENGTH = 4
 Sampler = Callable[[torch.Tensor, DrawParams], torch.Tensor]
 
 
-def keyed(case: Case, rows: int, first_seed: int = 0) -> DrawParams:
+def keyed(case: Case, rows: int, first_seed: int = 0, coupling: str = "gumbel") -> DrawParams:
     """Parameters of ``rows`` requests that differ in their seed only."""
-    one = params_of([case])
+    one = params_of([case], coupling)
     columns = {name: getattr(one, name).expand(rows) for name in ("temperature", "top_k", "top_p", "min_p", "step")}
-    return replace(one, seed=torch.arange(first_seed, first_seed + rows), **columns)
+    chains = one.chains and one.chains * rows
+    return replace(one, seed=torch.arange(first_seed, first_seed + rows), chains=chains, **columns)
 
 
 def sample(logits: torch.Tensor, params: DrawParams) -> torch.Tensor:
@@ -41,12 +43,14 @@ def sample_all(logits: np.ndarray, params: DrawParams, sampler: Sampler = sample
     return sampler(torch.from_numpy(logits).expand(len(params.seed), -1), params)
 
 
-def speculate(case: Case, drafter: np.ndarray, depth: int, rows: int, sampler: Sampler = sample) -> np.ndarray:
+def speculate(
+    case: Case, drafter: np.ndarray, depth: int, rows: int, sampler: Sampler = sample, coupling: str = "gumbel"
+) -> np.ndarray:
     """Decode ``rows`` requests that differ in their seed by rounds of ``depth`` proposals: tokens [rows, LENGTH]."""
     tokens = torch.full((rows, LENGTH + depth + 1), -1)
     step = torch.zeros(rows, dtype=torch.int64)
     place = torch.arange(depth + 1)
-    params = keyed(case, rows)
+    params = keyed(case, rows, coupling=coupling)
     while int(step.min()) < LENGTH:
         params = replace(params, step=step)
         proposals = sample_all(drafter, params.window(depth)).reshape(rows, depth)
@@ -91,6 +95,58 @@ GRID = [
 def test_emitted_tokens_follow_the_target(case, depth):
     drafter = PEAKED if depth == 4 else DISJOINT
     check_tokens(case, speculate(case, drafter, depth, 20_000))
+
+
+RARE = [
+    Case(1.0, typical_p=0.6),
+    Case(1.0, xtc_probability=0.5, xtc_threshold=0.11, spared=(1,)),
+    Case(2.0, top_p=0.9, xtc_probability=0.3, xtc_threshold=0.15, filter_order="temperature_last"),
+    Case(curve=((-4.0, -9.0), (-2.0, -2.5), (-1.0, -2.0), (0.0, -1.8))),
+    Case(0.8, hlg=("entropy", 0.3, 1.0, 2.0)),
+]
+
+
+@pytest.mark.parametrize("coupling", ["gumbel", "inverse_cdf"])
+@pytest.mark.parametrize("case", RARE, ids=["typical", "xtc", "xtc-last", "curve", "hlg"])
+def test_emitted_tokens_follow_the_target_through_rarer_filters(case, coupling):
+    tokens = speculate(case, PEAKED, 3, 20_000, coupling=coupling)
+    check_tokens(case, tokens)
+    if coupling == "gumbel":
+        with pytest.raises(AssertionError):
+            check_tokens(Case(case.temperature), tokens)  # the filter matters
+
+
+@pytest.mark.parametrize("case", [Case(1.0), Case(0.5, 3, 0.8), Case(1.5, min_p=0.1)], ids=str)
+def test_emitted_tokens_follow_the_target_by_inverse_cdf(case):
+    tokens = speculate(case, DISJOINT, 4, 20_000, coupling="inverse_cdf")
+    check_tokens(case, tokens)
+
+
+def test_emitted_pairs_follow_the_target_by_inverse_cdf():
+    case = Case(1.0)
+    check_pair(case, speculate(case, PEAKED, 1, 100_000, coupling="inverse_cdf"))
+
+
+def test_an_inverse_cdf_that_forgets_the_step_is_noticed():
+    def stuck(logits: torch.Tensor, params: DrawParams) -> torch.Tensor:
+        return sample(logits, replace(params, step=torch.zeros_like(params.step)))
+
+    tokens = speculate(Case(1.0), PEAKED, 1, 20_000, stuck, coupling="inverse_cdf")
+    with pytest.raises(AssertionError):
+        check_pair(Case(1.0), tokens)
+
+
+@pytest.mark.parametrize("vocab", [8, 1032])
+def test_an_inverse_cdf_draw_is_the_first_id_whose_sum_exceeds_the_uniform_number(vocab):
+    """Ids without mass are never chosen, and the choice rises with the number."""
+    logits = torch.full((1, vocab), -torch.inf)
+    logits[0, [2, 3, 5, vocab - 2]] = torch.log(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    params = keyed(Case(1.0), 500, coupling="inverse_cdf")
+    chance = noise.uniform(params.seed, params.step, noise.INVERSE_CDF)
+    edges = torch.tensor([0.1, 0.3, 0.6, 1.0], dtype=torch.float64)
+    ids = torch.tensor([2, 3, 5, vocab - 2])
+    expected = ids[torch.searchsorted(edges, chance, right=True)]
+    assert torch.equal(sample(logits.expand(500, -1), params), expected)
 
 
 @pytest.mark.parametrize(("drafter", "depth"), [(PEAKED, 1), (DISJOINT, 4)], ids=["peaked", "disjoint"])
@@ -148,32 +204,62 @@ def test_a_sampler_that_forgets_a_parameter_is_noticed(forgotten):
         check_tokens(case, speculate(plain, PEAKED, 1, 20_000))
 
 
-@pytest.mark.parametrize("case", [Case(1.0), Case(0.7, top_p=0.9), Case(1.2, top_k=40), Case(1.0, min_p=0.05)], ids=str)
-def test_wide_rows_follow_the_exact_softmax(case):
+WIDE = [
+    Case(1.0),
+    Case(0.7, top_p=0.9),
+    Case(1.2, top_k=40),
+    Case(1.0, min_p=0.05),
+    Case(1.0, typical_p=0.5),
+    Case(1.0, hlg=("median", 1.0, 0.5, 0.5)),
+]
+
+
+@pytest.mark.parametrize("coupling", ["gumbel", "inverse_cdf"])
+@pytest.mark.parametrize("case", WIDE, ids=["plain", "top-p", "top-k", "min-p", "typical", "hlg"])
+def test_wide_rows_follow_the_exact_softmax(case, coupling):
     """Rows wide enough for the way that skips ids; probabilities that differ by orders of magnitude."""
     vocab, rows = 1030, 4000
     logits = (np.random.default_rng(4).normal(size=vocab) * 2.5).astype(np.float32)
-    tokens = sample_all(logits, keyed(case, rows)).numpy()
+    tokens = sample_all(logits, keyed(case, rows, coupling=coupling)).numpy()
     check_distribution(tokens, probabilities(logits, case), largest_variation=0.15)
 
 
-def match_rates(spread: float) -> tuple[float, float]:
+def match_rates(spread: float, coupling: str = "gumbel", **options: float) -> tuple[float, float]:
     """How often drafts equal the target's draw over random pairs: with the same noise, and with other noise."""
     vocab, rows = 64, 3000
     rng = np.random.default_rng(7)
     target = torch.from_numpy((rng.normal(size=(rows, vocab)) * 2).astype(np.float32))
     draft = target + torch.from_numpy((rng.normal(size=(rows, vocab)) * spread).astype(np.float32))
-    shared, other = keyed(Case(1.0), rows), keyed(Case(1.0), rows, first_seed=10**6)
+    case = Case(1.0, **options)
+    shared, other = keyed(case, rows, coupling=coupling), keyed(case, rows, 10**6, coupling)
     tokens = sample(target, shared)
     coupled = (sample(draft, shared) == tokens).double().mean()
     independent = (sample(draft, other) == tokens).double().mean()
     return float(coupled), float(independent)
 
 
-@pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
-def test_coupled_drafts_match_more_often_than_independent_ones(spread):
-    coupled, independent = match_rates(spread)
+@pytest.mark.parametrize("options", [{}, {"typical_p": 0.8}, {"xtc_probability": 0.5}], ids=["plain", "typical", "xtc"])
+@pytest.mark.parametrize("coupling", ["gumbel", "inverse_cdf"])
+@pytest.mark.parametrize("spread", [0.1, 0.5])
+def test_coupled_drafts_match_more_often_than_independent_ones(spread, coupling, options):
+    coupled, independent = match_rates(spread, coupling, **options)
+    assert coupled > independent + 0.1
+
+
+def test_far_drafts_still_match_more_often_by_gumbel():
+    coupled, independent = match_rates(1.0)
     assert coupled > independent + 0.15
+
+
+def test_inverse_cdf_match_rate_is_the_exact_one():
+    """P(match) is the length of u for which both sums pass it at the same id: intervals that overlap."""
+    rows = 20_000
+    keys = keyed(Case(1.0), rows, coupling="inverse_cdf")
+    tokens = [sample_all(logits, keys) for logits in (TARGET, PEAKED)]
+    sums = [np.concatenate([[0.0], np.cumsum(probabilities(x, Case(1.0)))]) for x in (TARGET, PEAKED)]
+    low, high = np.maximum(sums[0][:-1], sums[1][:-1]), np.minimum(sums[0][1:], sums[1][1:])
+    exact = np.maximum(high - low, 0).sum()
+    assert abs(float((tokens[0] == tokens[1]).double().mean()) - exact) < 4 * np.sqrt(exact * (1 - exact) / rows)
 
 
 def test_coupled_match_rate_is_the_exact_one():

@@ -23,7 +23,9 @@ LIFTED = ((-9.0, -20.0), (-5.0, -4.0), (-1.0, -4.0), (-0.1, -3.5))
 
 @st.composite
 def control_points(draw_one):
-    steps = draw_one(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0, 20)), min_size=1, max_size=6))
+    steps = draw_one(
+        st.lists(st.tuples(st.floats(0.01, 10), st.just(0.0) | st.floats(1e-3, 20)), min_size=1, max_size=6)
+    )
     x, y = -draw_one(st.floats(0, 3)), draw_one(st.floats(-5, 5))
     points = [(x, y)]
     for dx, dy in steps:
