@@ -55,12 +55,9 @@ def test_freed_blocks_change_no_bit_of_the_fast_path() -> None:
     ids = text(400)
     kept, freed = (tiny.Rows(target, 1, 512, scattered=False) for _ in range(2))
     for rows in (kept, freed):
-        target.attach(rows.store)
         rows.run({0: ids[:390]})
     freed.free_behind(target.kv_groups[0], 40)
-    target.attach(kept.store)
     one = kept.run({0: ids[390:]}).hidden
-    target.attach(freed.store)
     assert torch.equal(freed.run({0: ids[390:]}).hidden, one)
 
 
@@ -111,6 +108,29 @@ def test_a_length_the_model_does_not_serve_is_refused() -> None:
     found = tiny.checkpoint(tiny.reference("llama"))
     with pytest.raises(ConfigError, match="max_model_len: is 513"):
         load_target(found, "float64", "cpu", 513)
+
+
+def test_a_window_that_never_closes_is_no_window() -> None:
+    found = tiny.checkpoint(tiny.reference("gemma3_text"))
+    groups = {length: load_target(found, "float64", "cpu", length).kv_groups for length in (24, 25)}
+    assert [group.name for group in groups[24]] == ["full"] and len(groups[24][0].layers) == 4
+    assert [group.name for group in groups[25]] == ["sliding", "full"]
+
+
+def test_window_positions_past_the_end_are_harmless() -> None:
+    target = tiny.target(tiny.reference("llama"), max_model_len=32)
+    ids, rows = text(40), tiny.Rows(target, 1, 64)
+    rows.run({0: ids[:30]})
+    past = rows.run({0: ids[30:40]}).hidden[:2]
+    alone = tiny.Rows(target, 1, 64)
+    alone.run({0: ids[:30]})
+    torch.testing.assert_close(alone.run({0: ids[30:32]}).hidden, past, **EXACT)
+
+
+def test_no_rows_have_no_logits() -> None:
+    for dtype in ("float64", "float32", "bfloat16", "int8"):
+        target = tiny.target(tiny.reference("llama"), dtype)
+        assert target.logits(torch.zeros(0, 48, dtype=target.kv_dtype)).shape == (0, 96)
 
 
 def test_body_only_checkpoints_and_old_buffers_load() -> None:

@@ -75,10 +75,8 @@ def test_any_schedule_of_windows(steps: list[tuple[int, int]]) -> None:
     mixed, solo = tiny.Rows(target, 3, 640), [tiny.Rows(target, 3, 640) for _ in range(3)]
     for first, second in itertools.pairwise(steps):
         window = {row: TEXT[row][mixed.lengths[row] : mixed.lengths[row] + count] for row, count in (first, second)}
-        target.attach(mixed.store)
         hidden = mixed.run(window).hidden.split([len(tokens) for tokens in window.values()])
         for (row, tokens), got in zip(window.items(), hidden, strict=True):
-            target.attach(solo[row].store)
             singles = [solo[row].run({row: [token]}).hidden for token in tokens]
             assert torch.equal(torch.cat(singles), got)
 

@@ -181,7 +181,6 @@ class Rows:
         self.tables = {group.name: order.view(self.rows, width).clone() for group in self.target.kv_groups}
         blocks = {group.name: count for group in self.target.kv_groups}
         self.store = KVStore(self.target.kv_groups, blocks, self.block_size, self.target.kv_dtype)
-        self.target.attach(self.store)
 
     def batch(self, tokens: dict[int, Sequence[int]]) -> ForwardBatch:
         """One forward of the given rows' next tokens, in that order; does not advance the rows."""
@@ -215,7 +214,8 @@ class Rows:
         return chosen
 
     def run(self, tokens: dict[int, Sequence[int]], taps: Sequence[int] = ()) -> ForwardResult:
-        """Run the rows' next tokens and advance them."""
+        """Run the rows' next tokens over this store and advance them."""
+        self.target.attach(self.store)
         result = self.target.forward(self.batch(tokens), taps)
         for row, new in tokens.items():
             self.lengths[row] += len(new)

@@ -23,6 +23,11 @@ CASES = [
     Case(1.0, top_k=50, seed=4),
     Case(0.7, 40, 0.9, 0.02, seed=5),
     Case(1.0, min_p=0.1, seed=6),
+    Case(0.9, typical_p=0.7, xtc_probability=0.5, xtc_threshold=0.02, spared=(3,), seed=7),
+    Case(1.5, 20, 0.9, xtc_probability=0.5, filter_order="temperature_last", seed=8),
+    Case(1.2, hlg=("median", 1.0, 0.5, 0.5), seed=9),
+    Case(1.2, min_p=0.01, hlg=("entropy", 1.0, 0.5, 0.5), seed=10),
+    Case(curve=((-9.0, -12.0), (-4.0, -3.0), (-1.0, -2.5)), seed=11),
 ]
 
 
@@ -35,14 +40,15 @@ def moved(params: DrawParams) -> DrawParams:
 
 @pytest.mark.parametrize("vocab", [37, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_tokens_are_those_of_the_cpu(vocab, dtype):
+@pytest.mark.parametrize("coupling", ["gumbel", "inverse_cdf"])
+def test_tokens_are_those_of_the_cpu(vocab, dtype, coupling):
     rows = 20 * len(CASES)
     generator = torch.Generator().manual_seed(vocab)
     logits = torch.randn(rows, vocab, dtype=dtype, generator=generator) * 3
     logits[3, 5] = torch.nan
     logits[9] = -torch.inf
     logits[10:20] = logits[10:20].round()
-    params = params_of([replace(case, step=case.step + i) for i in range(20) for case in CASES])
+    params = params_of([replace(case, step=case.step + i) for i in range(20) for case in CASES], coupling)
     here, there = draw(logits, params), draw(logits.cuda(), moved(params))
     assert torch.equal(here.tokens, there.tokens.cpu())
     assert torch.equal(here.bad, there.bad.cpu())
@@ -56,7 +62,8 @@ def test_a_row_does_not_depend_on_the_number_of_rows():
     params = params_of([replace(CASES[i % len(CASES)], seed=i) for i in range(40)])
     together = draw(logits, moved(params)).tokens
     for i in range(40):
-        one = replace(params, **{name: getattr(params, name)[i : i + 1] for name in COLUMNS})
+        columns = {name: getattr(params, name)[i : i + 1] for name in COLUMNS}
+        one = replace(params, chains=params.chains[i : i + 1], **columns)
         assert int(draw(logits[i : i + 1], moved(one)).tokens) == int(together[i])
 
 

@@ -119,6 +119,25 @@ def test_skipping_ids_that_can_win_is_noticed(monkeypatch, name, value):
         many()
 
 
+@pytest.mark.parametrize(
+    ("name", "case", "coupling"),
+    [
+        ("_OUT_OF_REACH", Case(1.5, hlg=("top", 2.0, 0.5, 0.0)), "gumbel"),
+        ("_OUT_OF_REACH", Case(curve=((-9.0, -4.0), (0.0, -1.0))), "gumbel"),
+        ("NEGLIGIBLE", Case(1.5), "inverse_cdf"),
+    ],
+)
+def test_leaving_out_ids_that_count_is_noticed(monkeypatch, name, case, coupling):
+    monkeypatch.setattr(host, name, 1.0)
+
+    def many() -> None:
+        for step in range(100):
+            check_skipping(1024, "normal", replace(case, step=step), coupling=coupling)
+
+    with pytest.raises(AssertionError):
+        many()
+
+
 def test_wide_rows_get_the_token_of_the_definition():
     cases = [
         Case(0.8, seed=3),
@@ -128,10 +147,17 @@ def test_wide_rows_get_the_token_of_the_definition():
         Case(1.3, top_p=0.99, seed=7),
         Case(0.0, seed=8),
         Case(1e-3, seed=9),
+        Case(0.9, typical_p=0.4, seed=10),
+        Case(1.1, xtc_probability=1.0, xtc_threshold=0.01, spared=(7,), seed=11),
+        Case(2.0, 30, 0.9, 0.01, 12, xtc_probability=1.0, xtc_threshold=0.02, filter_order="temperature_last"),
+        Case(seed=13, curve=((-9.0, -12.0), (-4.0, -3.0), (-1.0, -2.5))),
+        Case(1.2, seed=14, hlg=("median", 1.0, 0.3, 0.8)),
+        Case(1.2, seed=15, min_p=0.01, typical_p=0.9, hlg=("entropy", 0.5, 0.3, 0.8)),
     ]
     table = np.stack([logits_of("normal", 1501, i) for i in range(len(cases))])
-    expected = [plain_draw(row, case) for row, case in zip(table, cases, strict=True)]
-    assert draw(torch.from_numpy(table), params_of(cases)).tokens.tolist() == expected
+    for coupling in ("gumbel", "inverse_cdf"):
+        expected = [plain_draw(row, case, coupling) for row, case in zip(table, cases, strict=True)]
+        assert draw(torch.from_numpy(table), params_of(cases, coupling)).tokens.tolist() == expected
 
 
 @given(

@@ -81,3 +81,12 @@ def test_exponentials_are_never_below_their_uniform():
     words = np.unique(np.geomspace(1, 2**32 - 1, 20001).astype(np.uint64))
     uniform = np.minimum((words.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32), 1 - 2.0**-24)
     assert np.all(noise.host_exponential(words) >= uniform)
+
+
+@given(SEEDS, st.integers(0, 2**32 - 1), st.sampled_from([noise.INVERSE_CDF, noise.XTC]))
+def test_a_uniform_number_is_that_of_the_first_word_of_its_domain(seed, step, domain):
+    expected = (kit.word(seed, step, 0, domain) + 0.5) * 2.0**-32
+    key = torch.tensor([signed_seed(seed)]), torch.tensor([step])
+    assert noise.uniform(*key, domain).tolist() == [expected]
+    assert noise.host_uniform(seed, step, domain) == noise.host_uniform(signed_seed(seed), step, domain) == expected
+    assert 0 < expected < 1

@@ -124,8 +124,9 @@ class Engine:
     def _compiled(self, requests: list[Request], consumers: list[_Released], compiled: Future[Grammar]) -> None:
         """On the compiler's thread: its grammar, or the reason why there is none, travels with the requests."""
         error = compiled.exception()
-        if isinstance(error, RequestError):  # equal grammars share a future: name the field of this request
-            error = RequestError(requests[0].grammar.field, str(error).removeprefix(f"{error.field}: "))
+        spec = requests[0].grammar
+        if isinstance(error, RequestError) and spec is not None:  # equal grammars share a future: name our own field
+            error = RequestError(spec.field, str(error).removeprefix(f"{error.field}: "))
         if error is None:
             grammar = compiled.result()
             requests = [replace(request, grammar=grammar) for request in requests]

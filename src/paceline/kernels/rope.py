@@ -52,8 +52,11 @@ class RopeTable:
         self.nbytes = self.table.nbytes
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """positions [N] -> cosines and signed sines, each [N, 1, dim]."""
-        rows = self.table.index_select(0, positions)
+        """positions [N] -> cosines and signed sines, each [N, 1, dim].
+
+        Positions past the table get its last entry: windows may reach beyond a row's end, where nothing is used.
+        """
+        rows = self.table.index_select(0, positions.clamp_max(self.table.shape[0] - 1))
         return rows[:, 0:1], rows[:, 1:2]
 
 

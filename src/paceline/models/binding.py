@@ -131,11 +131,13 @@ def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int 
     config = decoder_config(artifact.config, artifact.identity)
     if max_model_len is not None and max_model_len > config.max_len:
         raise ConfigError("max_model_len", f"is {max_model_len}, but this model serves at most {config.max_len} tokens")
+    length = max_model_len or config.max_len
+    config = config.for_length(length)
     chosen, _ = resolve_dtype(dtype, device)
     place = torch.device(resolve_device(device))
     assembler = Assembler(config, artifact.weights, chosen, place, artifact.identity)
     with torch.inference_mode():
-        graph = assembler.graph(max_model_len or config.max_len)
+        graph = assembler.graph(length)
     if not torch.isfinite(graph.embedding[0]).all():
         raise ModelError(artifact.identity, "the embedding holds values that are not finite; the checkpoint is damaged")
     promises = _promises(config, assembler.linears, graph.head, place, chosen)

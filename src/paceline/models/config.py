@@ -6,7 +6,7 @@ Knows no weights and no tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import ModelError
@@ -66,6 +66,13 @@ class DecoderConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    def for_length(self, length: int) -> DecoderConfig:
+        """The same model for rows of at most ``length`` tokens: a window that never closes is no window."""
+        if self.window is None or self.window < length:
+            return self
+        layers = tuple(replace(layer, group="full") for layer in self.layers)
+        return replace(self, layers=layers, window=None)
 
 
 def decoder_config(hf_config: Mapping[str, Any], path: str) -> DecoderConfig:
