@@ -11,7 +11,18 @@ from paceline.core.errors import ConfigError
 from paceline.core.request import SamplingParams
 from paceline.draft.policy import draft_options
 
-OPTIONS = SamplingParams(temperature=0.8, top_p=0.9, top_k=40, min_p=0.05, seed=7, max_tokens=9, stop="x")
+OPTIONS = SamplingParams(
+    temperature=0.8,
+    top_p=0.9,
+    top_k=40,
+    min_p=0.05,
+    typical_p=0.9,
+    xtc_probability=0.5,
+    seed=7,
+    max_tokens=9,
+    stop="x",
+)
+OFF = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "typical_p": 1.0, "xtc_probability": 0.0}
 
 
 def changed(options: SamplingParams) -> dict[str, object]:
@@ -37,7 +48,7 @@ def test_a_draft_temperature_replaces_the_temperature_only(temperature):
 
 
 def test_filters_off_turns_all_filters_off():
-    assert changed(draft_options(OPTIONS, False, filters=False)) == {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    assert changed(draft_options(OPTIONS, False, filters=False)) == OFF
 
 
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), float("inf"), 101.0])

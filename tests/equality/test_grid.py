@@ -73,7 +73,7 @@ def test_the_grid_catches_statistics_that_do_not_add_up(monkeypatch: pytest.Monk
 def test_the_command_reports_cells_and_fails_when_one_breaks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    narrow = ["--pairwise", "--family", "llama", "--drafter", "oracle", "--batch", "1"]
+    narrow = ["--pairwise", "--drafter", "oracle", "--batch", "1"]
     assert main(narrow) == 0
     assert "cells equal to plain decoding" in capsys.readouterr().out
     monkeypatch.setattr(group_module.SpeculativeGroup, "_depths", lambda self, rows: [0 for _ in rows])

@@ -61,6 +61,7 @@ def test_freed_blocks_change_no_bit_of_the_fast_path() -> None:
     assert torch.equal(freed.run({0: ids[390:]}).hidden, one)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the cache argument is being renamed
 def test_dynamic_rope_past_the_trained_length_equals_token_by_token_decoding() -> None:
     model = tiny.reference("llama-dynamic-rope", max_position_embeddings=32)
     target = tiny.target(model)

@@ -154,16 +154,12 @@ def without_spared(like: torch.Tensor, rows: tuple) -> torch.Tensor:
     return torch.zeros_like(like)
 
 
-def never_renormalised(row: host.HostRow, ids: np.ndarray, chain: chains.FilterChain) -> np.ndarray:
-    return ids[:-1]
-
-
 @pytest.mark.parametrize(
     ("module", "name", "value"),
     [
         (chains, "_spared", without_spared),
-        (chains, "_without_top", never_renormalised),
-        (chains, "_edge", lambda distances, units, need: 1e9),
+        (chains, "top_choices", lambda row, ids, chain: ids[-1:]),
+        (chains, "host_reach", lambda distances, units, need: 1e9),
         (host, "crosses", lambda chain, seed, step: True),
     ],
 )

@@ -14,6 +14,8 @@ _BATCH_HINT = 8
 _EDGE = 16
 _WIDE_ROWS = (65, 100, 129)
 _DEQUANTISED_ELEMENTS = 8 << 20
+#: Up to so many rows a product runs as it is; longer prompt chunks are padded to a multiple of the step.
+_FEW_ROWS, _ROW_STEP = 32, 16
 _PROBED: dict[tuple[str, int, int, bool, int], Invariance] = {}
 
 
@@ -99,7 +101,8 @@ def _edge_rows(weight: torch.Tensor) -> torch.Tensor:
 
 
 class _Padded(Linear):
-    """Calls :meth:`product` with at least ``min_rows`` rows. ``edges``: some weights, kept for the probe only."""
+    """Calls :meth:`product` with at least ``min_rows`` rows, and with few different numbers of them: the library keeps
+    generated code for every shape it has seen. ``edges``: some weights, kept for the probe only."""
 
     min_rows = 1
     edges: torch.Tensor
@@ -109,11 +112,12 @@ class _Padded(Linear):
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None, wide: bool = False) -> torch.Tensor:
         rows = x.shape[0]
-        if rows >= self.min_rows:
+        padded = max(rows, self.min_rows) if rows <= _FEW_ROWS else -(-rows // _ROW_STEP) * _ROW_STEP
+        if rows == padded:
             return self.product(x, residual)
-        x = x.expand(self.min_rows, -1) if rows == 1 else F.pad(x, (0, 0, 0, self.min_rows - rows))
+        x = x.expand(padded, -1) if rows == 1 else F.pad(x, (0, 0, 0, padded - rows))
         if residual is not None:
-            residual = F.pad(residual, (0, 0, 0, self.min_rows - rows))
+            residual = F.pad(residual, (0, 0, 0, padded - rows))
         return self.product(x.contiguous(), residual)[:rows]
 
     @abstractmethod

@@ -55,7 +55,8 @@ class Assembler:
         config = self.config
         layers = [self._layer(index) for index in range(config.num_layers)]
         norm = self._norm("norm", (config.hidden_size,))
-        embedding = self._tensor("embed_tokens.weight", (config.vocab_size, config.hidden_size)).to(self.torch_dtype)
+        embedding = self._tensor("embed_tokens.weight", (config.vocab_size, config.hidden_size))
+        embedding = embedding.to(self.torch_dtype, copy=True)
         head = self._head(embedding)
         self.nbytes += embedding.nbytes
         self._refuse_left_over()
@@ -147,7 +148,7 @@ class Assembler:
 
     def _norm_weight(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         weight = self._tensor(f"{name}.weight", shape)
-        weight = weight.to(torch.float64 if self.dtype == "float64" else torch.float32)
+        weight = weight.to(torch.float64 if self.dtype == "float64" else torch.float32, copy=True)
         return weight + self.config.norm_offset if self.config.norm_offset else weight
 
     def _linear(self, name: str, parts: Sequence[str], rows: Sequence[int], inputs: int, bias: bool) -> Linear:
@@ -156,7 +157,8 @@ class Assembler:
     def _linear_named(
         self, names: Sequence[str], rows: Sequence[int], inputs: int, bias: bool, prefixed: bool = True
     ) -> Linear:
-        """One product from the stacked weights ``names`` with ``rows`` outputs each."""
+        """One product from the stacked weights ``names`` with ``rows`` outputs each: a copy, for what is kept must not
+        hold on to the checkpoint's file."""
         weights = [
             self._tensor(f"{name}.weight", (count, inputs), prefixed) for name, count in zip(names, rows, strict=True)
         ]
@@ -164,7 +166,7 @@ class Assembler:
         if bias:
             stacked = zip(names, rows, strict=True)
             biases = torch.cat([self._tensor(f"{name}.bias", (count,), prefixed) for name, count in stacked])
-        return self._pack(weights[0] if len(weights) == 1 else torch.cat(weights), biases)
+        return self._pack(torch.cat(weights), biases)
 
     def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         linear = make_linear(weight, bias, dtype=self.dtype)

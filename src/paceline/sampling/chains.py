@@ -16,10 +16,7 @@ from .filters import Filters, HostRow, first_in_order, in_order, permitted, surv
 from .noise import XTC, Array, host_uniform, uniform
 from .params import DrawParams, FilterChain
 from .tone import Tone, tone_scores
-from .units import NEGLIGIBLE, gaps_and_weights, host_mean_gap, host_units, mean_gap, units_of
-
-#: Distances from the mean, tried until what lies within holds what typical-p asks for.
-_LADDER = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+from .units import gaps_and_weights, host_mean_gap, host_reach, host_units, mean_gap, units_of
 
 
 def crosses(chain: FilterChain, seed: int, step: int) -> bool:
@@ -34,7 +31,7 @@ def chain_survivors(row: HostRow, chain: FilterChain, crossed: bool) -> Array:
     if chain.typical_p < 1:
         ids = _typical(row, ids, chain.typical_p)
     if crossed:
-        ids = _without_top(row, ids, chain)
+        ids = np.delete(ids, np.searchsorted(ids, top_choices(row, ids, chain)))
     return first_in_order(row, ids, late_k) if 0 < late_k < ids.size else ids
 
 
@@ -44,39 +41,24 @@ def _typical(row: HostRow, ids: Array, mass: float) -> Array:
 
     -log p and entropy are compared as distances below the largest logit, which differ from both by the same constant.
     """
-    ids = ids[row.scaled[ids] >= row.peak - NEGLIGIBLE - row.rounding]
-    weights = row.weights(ids)
-    units, gaps = host_units(weights), row.gaps(ids)
-    counted = units > 0
-    ids, units = ids[counted], units[counted]
-    distances = np.abs(gaps[counted].astype(np.float64) - host_mean_gap(gaps, weights, host_units(weights)))
-    typical: Array = ids[distances <= _edge(distances, units, mass * float(units.sum()))]
+    units, gaps = host_units(row.weights(ids)), row.gaps(ids)
+    distances = np.abs(gaps - host_mean_gap(gaps, units))
+    edge = host_reach(distances, units, mass * float(units.sum()))
+    typical: Array = ids[(distances <= edge) & (units > 0)]
     return typical
 
 
-def _edge(distances: Array, units: Array, need: float) -> float:
-    """The smallest distance within which ``need`` units lie."""
-    for radius in _LADDER:
-        inside = distances <= radius
-        if units[inside].sum() >= need:
-            distances, units = distances[inside], units[inside]
-            break
-    order = np.argsort(distances, kind="stable")
-    reached = int(np.searchsorted(units[order].cumsum(), need))
-    return float(distances[order[min(reached, order.size - 1)]])
-
-
-def _without_top(row: HostRow, ids: Array, chain: FilterChain) -> Array:
-    """XTC, "exclude top choices": of the ids that have at least the threshold's probability, only the last in the order
-    and the spared ones stay."""
-    units = host_units(row.weights(slice(None) if ids.size == row.logits.size else ids))
+def top_choices(row: HostRow, ids: Array, chain: FilterChain) -> Array:
+    """What XTC, "exclude top choices", drops: of the ``ids`` (ascending) that have at least the threshold's
+    probability, all but the last in the order and the spared ones."""
+    units = host_units(row.weights(ids))
     tall = ids[(units >= chain.xtc_threshold * float(units.sum())) & (units > 0)]
     if tall.size < 2:
-        return ids
+        return tall[:0]
     logits = row.logits[tall]
     last = tall[np.flatnonzero(logits == logits.min())[-1]]
-    dropped = tall[(tall != last) & ~np.isin(tall, chain.xtc_spared)]
-    return np.delete(ids, np.searchsorted(ids, dropped))
+    dropped: Array = tall[(tall != last) & ~np.isin(tall, chain.xtc_spared)]
+    return dropped
 
 
 @dataclass(frozen=True)
@@ -129,7 +111,7 @@ def permitted_rows(logits: torch.Tensor, scaled: torch.Tensor, params: DrawParam
     units = units_of(weights)
     present = [chain for chain in chains if chain is not None]
     if any(chain.typical_p < 1 for chain in present):
-        keep = keep & (_typical_mask(gaps, weights, units * keep, columns.typical_p) | (columns.typical_p >= 1))
+        keep = keep & (_typical_mask(gaps, units * keep, columns.typical_p) | (columns.typical_p >= 1))
     if any(chain.xtc_probability > 0 for chain in present):
         acts = uniform(params.seed, params.step, XTC).unsqueeze(1) < columns.xtc_probability
         tops = _top_mask(order, units * keep, columns.xtc_threshold) & ~_spared(keep, chains)
@@ -140,9 +122,9 @@ def permitted_rows(logits: torch.Tensor, scaled: torch.Tensor, params: DrawParam
     return keep
 
 
-def _typical_mask(gaps: torch.Tensor, weights: torch.Tensor, units: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
+def _typical_mask(gaps: torch.Tensor, units: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
     """:func:`_typical` of each row; ``units`` [M, N] are 0 where an id was removed."""
-    distances = torch.where(units > 0, (gaps.double() - mean_gap(gaps, weights, units)).abs(), torch.inf)
+    distances = torch.where(units > 0, (gaps.double() - mean_gap(gaps, units)).abs(), torch.inf)
     ordered, order = torch.sort(distances, dim=-1, stable=True)
     need = mass * units.sum(-1, keepdim=True)
     reached = (units.gather(-1, order).cumsum(-1) < need).sum(-1, keepdim=True).clamp(max=units.shape[-1] - 1)

@@ -39,15 +39,20 @@ class HostRow:
             return 0.0
         return 4.0 * float(np.spacing(self.logits.dtype.type(abs(self.peak) + 64.0)))
 
-    def weights(self, ids: Array | slice) -> Array:
-        """Probabilities of ``ids`` relative to the largest one, in the type of the logits."""
-        return self.relative(self.scaled[ids])
+    def weights(self, ids: Array) -> Array:
+        """Probabilities of ``ids`` (ascending) relative to the largest one, in the type of the logits."""
+        return self.relative(self._at(ids))
 
     def gaps(self, ids: Array) -> Array:
-        """How far ``ids`` are below the peak, in the type of the logits."""
-        scaled = self.scaled[ids]
-        gaps: Array = np.where(scaled == self.peak, scaled.dtype.type(0), scaled.dtype.type(self.peak) - scaled)
+        """How far ``ids`` (ascending) are below the peak, in the type of the logits."""
+        scaled = self._at(ids)
+        if math.isfinite(self.peak):
+            return scaled.dtype.type(self.peak) - scaled
+        gaps: Array = np.where(scaled == self.peak, scaled.dtype.type(0), scaled.dtype.type(np.inf))
         return gaps
+
+    def _at(self, ids: Array) -> Array:
+        return self.scaled if ids.size == self.scaled.size else self.scaled[ids]
 
     def relative(self, scaled: Array) -> Array:
         """Probabilities of ids with these scaled logits, relative to the largest one."""
@@ -100,7 +105,7 @@ def first_in_order(row: HostRow, ids: Array, k: int) -> Array:
 
 
 def _smallest_mass(row: HostRow, top_p: float) -> Array:
-    units = host_units(row.weights(slice(None)))
+    units = host_units(row.relative(row.scaled))
     need = top_p * float(units.sum())
     for distance in _LADDER:
         ids = row.within(distance)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.request import GREEDY_TEMPERATURE
-from .chains import chain_survivors, crosses
+from .chains import chain_survivors, crosses, top_choices
 from .filters import HostRow, survivors
 from .noise import (
     INVERSE_CDF,
@@ -99,6 +99,8 @@ def _chained(logits: Array, top: int, chain: FilterChain, columns: _Columns, m: 
         basis = HostRow.untempered(logits, top)
     else:
         basis = _row(logits, temperature, top) if tone is None else _toned(logits, tone, top)[0]
+    if tone is None and not chain.acts(False):
+        return _without(_row(logits, temperature, top), top_choices(basis, np.arange(logits.size), chain)), None
     allowed = chain_survivors(basis, chain, crossed)
     top = int(allowed[logits[allowed].argmax()])
     if tone is not None:
@@ -138,6 +140,13 @@ def _row(logits: Array, temperature: float, top: int) -> HostRow:
     with np.errstate(over="ignore"):
         scaled = logits / logits.dtype.type(temperature)
     return HostRow(logits, scaled, float(scaled[top]))
+
+
+def _without(row: HostRow, dropped: Array) -> HostRow:
+    """The row with ``dropped`` ids banned; the others stay what they are."""
+    scaled = row.scaled.copy()
+    scaled[dropped] = -np.inf
+    return replace(row, scaled=scaled, peak=float(scaled.max()))
 
 
 def _only(row: HostRow, allowed: Array) -> HostRow:

@@ -18,7 +18,7 @@ import torch
 
 from ..core.params import HlgSettings
 from .noise import Array
-from .units import UNIT, gaps_and_weights, host_mean_gap, host_units, log, mean_gap, units_of
+from .units import UNIT, gaps_and_weights, host_mean_gap, host_reach, host_units, log, mean_gap, units_of
 
 #: Room for rounding, in nats and relative, when ids are left out because they are too far below.
 _ROOM, _RELATIVE = 1e-2, 1e-6
@@ -39,7 +39,8 @@ class Curve:
         """The map of float64 ``inputs``, an array or tensor of ``xp``; the temperature is not used."""
         like = {"device": inputs.device} if xp is torch else {}
         table = xp.asarray(self.pieces, dtype=xp.float64, **like)
-        place = xp.searchsorted(table[1:, 0], inputs, side="right")
+        points = xp.asarray(self.inputs, dtype=xp.float64, **like)
+        place = xp.searchsorted(points, inputs, side="right")
         start, c0, c1, c2, c3 = (table[:, column][place] for column in range(5))
         t = inputs - start
         straight = c0 + t * c1
@@ -170,10 +171,8 @@ def host_shift(tone: Tone, gaps: Array, weights: Array) -> float:
     if tone.origin == "sum":
         return float(-np.log(units.sum() / UNIT))
     if tone.origin == "entropy":
-        return host_mean_gap(gaps, weights, units)
-    order = np.argsort(gaps, kind="stable")
-    reached = np.searchsorted(units[order].cumsum(), 0.5 * units.sum())
-    return float(gaps[order[reached]])
+        return host_mean_gap(gaps, units)
+    return host_reach(gaps, units, 0.5 * float(units.sum()))
 
 
 def tone_scores(tone: Tone, logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -195,7 +194,7 @@ def _shift(tone: Tone, logits: torch.Tensor) -> torch.Tensor:
     if tone.origin == "sum":
         return -log(total / UNIT)
     if tone.origin == "entropy":
-        return mean_gap(gaps, weights, units)
+        return mean_gap(gaps, units)
     if tone.origin == "top":
         return torch.zeros_like(total)
     ordered, order = torch.sort(gaps, dim=-1, stable=True)

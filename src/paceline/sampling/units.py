@@ -14,6 +14,7 @@ from .noise import Array
 UNIT = 2.0**33
 #: Ids further below the largest scaled logit than this have no unit.
 NEGLIGIBLE = 24.0
+_SORTED_AT_ONCE = 2048
 
 
 def host_units(weights: Array) -> Array:
@@ -22,11 +23,26 @@ def host_units(weights: Array) -> Array:
     return units
 
 
-def host_mean_gap(gaps: Array, weights: Array, units: Array) -> float:
-    """Mean of ``gaps`` (nats below the largest), weighted by probability: [n] arrays of the same ids."""
-    counted = units > 0
-    parts = weights[counted].astype(np.float64) * gaps[counted].astype(np.float64) * UNIT
-    return float(np.rint(parts).sum() / units.sum())
+def host_mean_gap(gaps: Array, units: Array) -> float:
+    """Mean of ``gaps`` (nats below the largest), weighted by ``units``: [n] arrays of the same ids."""
+    return float(np.rint(units * np.where(units > 0, gaps, 0)).sum() / units.sum())
+
+
+def host_reach(values: Array, units: Array, need: float) -> float:
+    """The smallest of ``values`` such that those up to it hold ``need`` units, which all of them hold. No full sort."""
+    below = 0.0
+    while values.size > _SORTED_AT_ONCE:
+        inside = values <= np.median(values[:: values.size // 128])
+        mass = units[inside].sum()
+        if below + mass < need:
+            below += mass
+            inside = ~inside
+        if inside.all():
+            break
+        values, units = values[inside], units[inside]
+    order = np.argsort(values, kind="stable")
+    reached = int(np.searchsorted(units[order].cumsum(), need - below))
+    return float(values[order[min(reached, order.size - 1)]])
 
 
 def gaps_and_weights(scaled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,10 +57,10 @@ def units_of(weights: torch.Tensor) -> torch.Tensor:
     return torch.round(weights * UNIT).double()
 
 
-def mean_gap(gaps: torch.Tensor, weights: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
+def mean_gap(gaps: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
     """:func:`host_mean_gap` of each row: [M, N] -> [M, 1]. Ids with no unit are left out."""
-    parts = torch.round(weights.double() * gaps.double() * UNIT)
-    return torch.where(units > 0, parts, 0.0).sum(-1, keepdim=True) / units.sum(-1, keepdim=True)
+    parts = torch.round(units * torch.where(units > 0, gaps.double(), 0.0))
+    return parts.sum(-1, keepdim=True) / units.sum(-1, keepdim=True)
 
 
 def exp(values: torch.Tensor) -> torch.Tensor:
