@@ -71,7 +71,7 @@ def report(llm: LLM, before: int, requests: int, batch: int) -> dict[str, Any]:
     fill(llm, generator)
     filled = resident_bytes()
     samples = soak(llm, requests, batch, generator)
-    planned = before + plan["weights"] + plan["kv_cache"] + plan["transient"]
+    planned = plan["total"]
     return {
         "bench": "memory_soak",
         "model": llm.info()["model"],

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: KV memory on the CPU when ``kv_cache_tokens`` is not set: this much, or a quarter of what is free if that is less.
 CPU_KV_BUDGET = 1 << 30
+#: Code that libraries generate for the shapes they meet, and slack of the allocator: measured with the demo model.
+LIBRARY_BYTES = 96 << 20
 _DEFAULT_ROWS = {"cpu": 8}
 _DEFAULT_CHUNK = {"cpu": 512}
 
@@ -128,10 +130,11 @@ def _blocks(group: BlockGroupSpec, tokens: int, limits: Limits, block_size: int,
 
 
 def _transient(facts: ModelFacts, limits: Limits, depth: int) -> int:
-    """Largest temporaries of one forward: activations of a prefill chunk, and the logits of the widest round twice."""
+    """Largest temporaries of one forward (activations of a prefill chunk, logits of the widest round twice), and what
+    the libraries take for themselves."""
     activations = limits.chunk * (6 * facts.hidden_size + 3 * facts.intermediate_size) * max(4, facts.kv_dtype_size)
     logits = limits.rows * (depth + 1) * facts.vocab_size * 4 * 2
-    return activations + logits
+    return activations + logits + LIBRARY_BYTES
 
 
 def resident_bytes() -> int:

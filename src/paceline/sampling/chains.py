@@ -16,7 +16,7 @@ from .filters import Filters, HostRow, first_in_order, in_order, permitted, surv
 from .noise import XTC, Array, host_uniform, uniform
 from .params import DrawParams, FilterChain
 from .tone import Tone, tone_scores
-from .units import gaps_and_weights, host_mean_gap, host_reach, host_units, mean_gap, units_of
+from .units import gaps_and_weights, host_mean_gap, host_reach, host_sum, host_units, mean_gap, units_of
 
 
 def crosses(chain: FilterChain, seed: int, step: int) -> bool:
@@ -42,8 +42,9 @@ def _typical(row: HostRow, ids: Array, mass: float) -> Array:
     -log p and entropy are compared as distances below the largest logit, which differ from both by the same constant.
     """
     units, gaps = host_units(row.weights(ids)), row.gaps(ids)
-    distances = np.abs(gaps - host_mean_gap(gaps, units))
-    edge = host_reach(distances, units, mass * float(units.sum()))
+    distances = gaps - np.float64(host_mean_gap(gaps, units))
+    np.abs(distances, out=distances)
+    edge = host_reach(distances, units, mass * float(host_sum(units)))
     typical: Array = ids[(distances <= edge) & (units > 0)]
     return typical
 
@@ -52,7 +53,9 @@ def top_choices(row: HostRow, ids: Array, chain: FilterChain) -> Array:
     """What XTC, "exclude top choices", drops: of the ``ids`` (ascending) that have at least the threshold's
     probability, all but the last in the order and the spared ones."""
     units = host_units(row.weights(ids))
-    tall = ids[(units >= chain.xtc_threshold * float(units.sum())) & (units > 0)]
+    need = chain.xtc_threshold * host_sum(units)
+    places = np.flatnonzero(units >= units.dtype.type(need * (1 - 1e-6)))  # about; then exactly
+    tall = ids[places[(units[places] >= need) & (units[places] > 0)]]
     if tall.size < 2:
         return tall[:0]
     logits = row.logits[tall]

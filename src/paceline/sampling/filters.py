@@ -13,7 +13,7 @@ import torch
 
 from .noise import Array
 from .params import DrawParams
-from .units import host_units, units_of
+from .units import host_sum, host_units, units_of
 
 #: Distances under the largest scaled logit, tried until what lies within holds what a filter asks for.
 _LADDER = tuple(math.log(2.0) * bits for bits in (4, 8, 12, 16, 20))
@@ -47,7 +47,7 @@ class HostRow:
         """How far ``ids`` (ascending) are below the peak, in the type of the logits."""
         scaled = self._at(ids)
         if math.isfinite(self.peak):
-            return scaled.dtype.type(self.peak) - scaled
+            return np.asarray(scaled.dtype.type(self.peak) - scaled)
         gaps: Array = np.where(scaled == self.peak, scaled.dtype.type(0), scaled.dtype.type(np.inf))
         return gaps
 
@@ -74,7 +74,7 @@ def survivors(row: HostRow, top_k: int, top_p: float, min_p: float) -> Array:
     if 0 < top_k < row.logits.size:
         ids = first_in_order(row, _holding(row, top_k), top_k)
         if by_mass:
-            ids = _shortest_prefix(row, ids, top_p * float(host_units(row.weights(ids)).sum()))
+            ids = _shortest_prefix(row, ids, top_p * float(host_sum(host_units(row.weights(ids)))))
     elif by_mass:
         ids = _smallest_mass(row, top_p)
     else:
@@ -106,10 +106,10 @@ def first_in_order(row: HostRow, ids: Array, k: int) -> Array:
 
 def _smallest_mass(row: HostRow, top_p: float) -> Array:
     units = host_units(row.relative(row.scaled))
-    need = top_p * float(units.sum())
+    need = top_p * float(host_sum(units))
     for distance in _LADDER:
         ids = row.within(distance)
-        if units[ids].sum() >= need:
+        if host_sum(units[ids]) >= need:
             return _shortest_prefix(row, ids, need)
     return _shortest_prefix(row, np.arange(row.logits.size), need)
 
@@ -117,7 +117,7 @@ def _smallest_mass(row: HostRow, top_p: float) -> Array:
 def _shortest_prefix(row: HostRow, ids: Array, need: float) -> Array:
     """Of ``ids``, a prefix of the order, those before which less than ``need`` units lie; ascending."""
     units = host_units(row.relative(np.sort(row.scaled[ids])[::-1]))
-    before = np.cumsum(units) - units
+    before = np.cumsum(units, dtype=np.float64) - units
     return first_in_order(row, ids, int(np.count_nonzero(before < need)))
 
 

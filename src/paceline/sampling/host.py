@@ -131,7 +131,7 @@ def _toned(logits: Array, tone: RowTone, top: int, allowed: Array | None = None)
 def _inverse_cdf(row: HostRow, allowed: Array | None, seed: int, step: int) -> int:
     """The first place at which the sum of probabilities, in ascending order, exceeds one uniform number (13.6)."""
     places = row.within(NEGLIGIBLE + row.rounding) if allowed is None else allowed
-    total = host_units(row.weights(places)).cumsum()
+    total = host_units(row.weights(places)).cumsum(dtype=np.float64)
     need = host_uniform(seed, step, INVERSE_CDF) * total[-1]
     return int(places[np.searchsorted(total, need, side="right")])
 

@@ -18,7 +18,7 @@ import torch
 
 from ..core.params import HlgSettings
 from .noise import Array
-from .units import UNIT, gaps_and_weights, host_mean_gap, host_reach, host_units, log, mean_gap, units_of
+from .units import UNIT, gaps_and_weights, host_mean_gap, host_reach, host_sum, host_units, log, mean_gap, units_of
 
 #: Room for rounding, in nats and relative, when ids are left out because they are too far below.
 _ROOM, _RELATIVE = 1e-2, 1e-6
@@ -169,10 +169,10 @@ def host_shift(tone: Tone, gaps: Array, weights: Array) -> float:
         return 0.0
     units = host_units(weights)
     if tone.origin == "sum":
-        return float(-np.log(units.sum() / UNIT))
+        return float(-np.log(host_sum(units) / UNIT))
     if tone.origin == "entropy":
         return host_mean_gap(gaps, units)
-    return host_reach(gaps, units, 0.5 * float(units.sum()))
+    return host_reach(gaps, units, 0.5 * float(host_sum(units)))
 
 
 def tone_scores(tone: Tone, logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:

@@ -14,34 +14,39 @@ from .noise import Array
 UNIT = 2.0**33
 #: Ids further below the largest scaled logit than this have no unit.
 NEGLIGIBLE = 24.0
-_SORTED_AT_ONCE = 2048
+#: Distances in nats, tried until what lies within holds enough.
+_LADDER = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 def host_units(weights: Array) -> Array:
-    """Probabilities relative to the largest one (any float type) as whole numbers, float64."""
-    units: Array = np.rint(weights * weights.dtype.type(UNIT)).astype(np.float64)
-    return units
+    """Probabilities relative to the largest one as whole numbers, in the same type: float32 holds them exactly."""
+    units = weights * weights.dtype.type(UNIT)
+    return np.rint(units, out=units)
+
+
+def host_sum(units: Array) -> np.float64:
+    """Exact sum of whole numbers below 2**33. Stays a float64 when compared with arrays."""
+    total: np.float64 = units.sum(dtype=np.float64)
+    return total
 
 
 def host_mean_gap(gaps: Array, units: Array) -> float:
-    """Mean of ``gaps`` (nats below the largest), weighted by ``units``: [n] arrays of the same ids."""
-    return float(np.rint(units * np.where(units > 0, gaps, 0)).sum() / units.sum())
+    """Mean of ``gaps`` (nats below the largest), weighted by ``units``: [n] arrays of the same ids and type."""
+    if np.isinf(gaps.max()):
+        gaps = np.where(units > 0, gaps, gaps.dtype.type(0))
+    parts = units * gaps
+    return float(host_sum(np.rint(parts, out=parts)) / host_sum(units))
 
 
 def host_reach(values: Array, units: Array, need: float) -> float:
-    """The smallest of ``values`` such that those up to it hold ``need`` units, which all of them hold. No full sort."""
-    below = 0.0
-    while values.size > _SORTED_AT_ONCE:
-        inside = values <= np.median(values[:: values.size // 128])
-        mass = units[inside].sum()
-        if below + mass < need:
-            below += mass
-            inside = ~inside
-        if inside.all():
+    """The smallest of ``values`` (at least 0) such that those up to it hold ``need`` units."""
+    for reach in _LADDER:
+        inside = np.flatnonzero(values <= reach)
+        if host_sum(units[inside]) >= need:
+            values, units = values[inside], units[inside]
             break
-        values, units = values[inside], units[inside]
     order = np.argsort(values, kind="stable")
-    reached = int(np.searchsorted(units[order].cumsum(), need - below))
+    reached = int(np.searchsorted(units[order].cumsum(dtype=np.float64), need))
     return float(values[order[min(reached, order.size - 1)]])
 
 
@@ -53,13 +58,13 @@ def gaps_and_weights(scaled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def units_of(weights: torch.Tensor) -> torch.Tensor:
-    """:func:`host_units` of a tensor."""
+    """:func:`host_units` of a tensor, as float64."""
     return torch.round(weights * UNIT).double()
 
 
 def mean_gap(gaps: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
     """:func:`host_mean_gap` of each row: [M, N] -> [M, 1]. Ids with no unit are left out."""
-    parts = torch.round(units * torch.where(units > 0, gaps.double(), 0.0))
+    parts = torch.round(units.to(gaps.dtype) * torch.where(units > 0, gaps, 0.0)).double()
     return parts.sum(-1, keepdim=True) / units.sum(-1, keepdim=True)
 
 
