@@ -29,6 +29,4 @@ def test_it_ends_with_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["requests"] == 210
     assert len(found["samples"]) == 3
-    assert found["planned_total"] == found["before"] + sum(
-        found["plan"][name] for name in ("weights", "kv_cache", "transient")
-    )
+    assert found["planned_total"] == sum(found["plan"][name] for name in ("base", "weights", "kv_cache", "transient"))

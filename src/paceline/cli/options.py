@@ -16,7 +16,7 @@ import typer
 from ..draft.registry import default_registry
 
 MODEL, SPECULATION, LIMITS, RUNTIME = "Model", "Speculation", "Limits", "Runtime"
-SAMPLING, INPUT, OUTPUT = "Sampling", "Prompt", "Output"
+INPUT, OUTPUT = "Prompt", "Output"
 
 
 @dataclass(frozen=True)
@@ -107,25 +107,11 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("gpu_memory_utilization", float, "", RUNTIME, hidden=True),
 )
 
-SAMPLING_FLAGS: tuple[Flag, ...] = (
-    Flag(
-        "max_tokens", int, "Most tokens to generate; default 512.", SAMPLING, ("--max-tokens", "--max-new-tokens", "-n")
-    ),
-    Flag("temperature", float, "0 = greedy.", SAMPLING, ("--temperature", "--temp")),
-    Flag("top_p", float, "Keep the likeliest tokens that make up this share.", SAMPLING),
-    Flag("top_k", int, "Keep this many of the likeliest tokens; 0 = all.", SAMPLING),
-    Flag("min_p", float, "Keep tokens at least this likely, as a share of the likeliest.", SAMPLING),
-    Flag("seed", int, "Seed of the draws; a random one is used and reported otherwise.", SAMPLING),
-    Flag("stop", list[str], "Text that ends the output; may be repeated.", SAMPLING),
-    Flag("stop_token_ids", list[int], "Token id that ends the output; may be repeated.", SAMPLING),
-    Flag("include_stop_str_in_output", bool, "Keep the stop string at the end.", SAMPLING),
-    Flag("ignore_eos", bool, "Go on past the model's end of text.", SAMPLING),
-)
-
-OUTPUT_FLAGS: tuple[Flag, ...] = (
-    Flag("as_json", bool, "Print one JSON document.", OUTPUT, ("--json",), default=False),
-    Flag("debug", bool, "Show the traceback of an error.", OUTPUT, default=False),
-)
+CONFIG_FLAG = Flag("config", str, "Settings from a YAML file; flags win over it, it wins over PACELINE_*.", MODEL)
+MODEL_FLAG = Flag("model", str, "demo, a directory, a .gguf file or a hub id.", MODEL, ("--model", "-m"))
+QUIET_FLAG = Flag("quiet", bool, "Print the text only.", OUTPUT, ("--quiet", "-q"), default=False)
+JSON_FLAG = Flag("as_json", bool, "Print one JSON document.", OUTPUT, ("--json",), default=False)
+DEBUG_FLAG = Flag("debug", bool, "Show the traceback of an error.", OUTPUT, default=False)
 
 
 def with_options(flags: Iterable[Flag]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -93,18 +93,11 @@ class EngineConfig:
     def build(cls, *, environ: Mapping[str, str] | None = None, **settings: Any) -> EngineConfig:
         """Resolve flat settings over ``PACELINE_*`` variables over defaults; ``None`` means "not given".
 
+        Settings of a file go below explicit ones: ``build(**(flat_settings(of_file) | flat_settings(explicit)))``.
+
         Raises :class:`ConfigError` naming the setting for unknown names, wrong types and values out of range.
         """
-        merged: dict[str, Any] = {}
-        for key, text in env.paceline_variables(environ).items():
-            if key not in _IGNORED_VARIABLES:
-                name = _canonical(key, f"{env.PREFIX}{key.upper()}")
-                merged[name] = _parse(name, text)
-        for key, value in settings.items():
-            name = _canonical(key, key)
-            if value is not None:
-                merged[name] = value
-        merged |= _from_speculative_config(merged.pop("speculative_config", None))
+        merged = _environment_layer(environ) | flat_settings(settings)
         sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
         for name, value in merged.items():
             section, attribute = _FIELDS[name]
@@ -152,18 +145,22 @@ _SPECULATIVE_CONFIG = {
     "prompt_lookup_max": "prompt_lookup_max",
 }
 _IGNORED_VARIABLES = frozenset({"cache_dir"})
-_NOT_YET = {
-    "tensor_parallel_size": "tensor parallelism has not landed; run without it (or with 1)",
-    "kv_cache_dtype": "quantised KV has not landed; leave it out (or 'auto')",
-    "gpu_memory_utilization": "the CUDA path has not landed; set kv_cache_tokens instead",
-    "run_ahead": "rounds that run ahead have not landed; leave it out (or 0)",
-    "fill_span": "copied spans have not landed; leave it out",
-    "tap_ring": "tapped drafters have not landed; leave it out",
-    "draft_vocab": "draft vocabularies have not landed; leave it out",
-    "phase_timing": "phase timing has not landed; leave it out",
-    "op_inventory": "the operation inventory has not landed; leave it out",
-    "layer_profile": "the layer profile has not landed; leave it out",
+_OFF: tuple[Any, ...] = (False, 0)
+#: Settings of features that have not landed: the values that ask for nothing, hence are honoured, and the refusal of
+#: all others.
+_NOT_YET: dict[str, tuple[tuple[Any, ...], str]] = {
+    "tensor_parallel_size": ((1,), "tensor parallelism has not landed; leave it out (or give 1)"),
+    "kv_cache_dtype": (("auto",), "quantised KV has not landed; leave it out (or give 'auto')"),
+    "gpu_memory_utilization": ((), "the CUDA path has not landed; set kv_cache_tokens instead"),
+    "run_ahead": (_OFF, "rounds that run ahead have not landed; leave it out (or give 0)"),
+    "fill_span": (_OFF, "copied spans have not landed; leave it out (or give 0)"),
+    "tap_ring": ((), "tapped drafters have not landed; leave it out"),
+    "draft_vocab": ((*_OFF, "off"), "draft vocabularies have not landed; leave it out (or give 'off')"),
+    "phase_timing": (_OFF, "phase timing has not landed; leave it out (or give 0)"),
+    "op_inventory": (_OFF, "the operation inventory has not landed; leave it out (or give 0)"),
+    "layer_profile": (_OFF, "the layer profile has not landed; leave it out (or give 0)"),
 }
+_ON_WORDS, _OFF_WORDS = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
 
 def setting_names() -> tuple[str, ...]:
@@ -171,13 +168,67 @@ def setting_names() -> tuple[str, ...]:
     return tuple(_FIELDS)
 
 
+def known_settings() -> tuple[str, ...]:
+    """Every name that :meth:`EngineConfig.build` takes: flat names, their aliases, ``speculative_config``."""
+    return (*_FIELDS, *_ALIASES, "speculative_config")
+
+
+def flat_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """One layer of settings under their flat names: aliases resolved, ``speculative_config`` taken apart.
+
+    ``None`` means "not given". Raises :class:`ConfigError` for unknown names, for settings that cannot be honoured, and
+    for one that is given twice with different values.
+    """
+    layer: dict[str, Any] = {}
+    for key, value in given.items():
+        name = _canonical(key, key)
+        if value is not None and not _asks_nothing(name, key, value):
+            _put(layer, name, key, value)
+    return layer
+
+
+def _environment_layer(environ: Mapping[str, str] | None) -> dict[str, Any]:
+    layer: dict[str, Any] = {}
+    for key, text in env.paceline_variables(environ).items():
+        shown = f"{env.PREFIX}{key.upper()}"
+        if key not in _IGNORED_VARIABLES:
+            name = _canonical(key, shown)
+            if not _asks_nothing(name, shown, text, written=True):
+                _put(layer, name, shown, _parse(name, text))
+    return layer
+
+
+def _put(layer: dict[str, Any], name: str, shown: str, value: Any) -> None:
+    """Add a setting to its layer; ``speculative_config`` is several."""
+    for part, item in (_from_speculative_config(value) if name == "speculative_config" else {name: value}).items():
+        if part in layer and layer[part] != item:
+            raise ConfigError(shown, f"gives {item!r} for {part}, which is also given as {layer[part]!r}; leave one out")
+        layer[part] = item
+
+
+def _asks_nothing(name: str, shown: str, value: Any, written: bool = False) -> bool:
+    """Whether ``value`` leaves off a feature that has not landed; one that switches it on is refused.
+
+    ``written``: the value is text of the environment.
+    """
+    if name not in _NOT_YET:
+        return False
+    neutral, refusal = _NOT_YET[name]
+    if written:
+        words = {str(item).lower() for item in neutral} | (_OFF_WORDS if False in neutral else frozenset())
+        honoured = value.lower() in words
+    else:
+        honoured = any(type(value) is type(item) and value == item for item in neutral)
+    if not honoured:
+        raise ConfigError(shown, refusal)
+    return True
+
+
 def _canonical(key: str, shown: str) -> str:
     name = _ALIASES.get(key, key)
-    if name in _FIELDS or name == "speculative_config":
+    if name in _FIELDS or name in _NOT_YET or name == "speculative_config":
         return name
-    if name in _NOT_YET:
-        raise ConfigError(shown, _NOT_YET[name])
-    close = difflib.get_close_matches(name, [*_FIELDS, *_ALIASES], n=1)
+    close = difflib.get_close_matches(name, known_settings(), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise ConfigError(shown, f"unknown setting{hint}")
 
@@ -210,11 +261,8 @@ def _allowed(name: str) -> tuple[tuple[type, ...], bool]:
 def _parse(name: str, text: str) -> Any:
     types, _ = _allowed(name) if name in _TYPES else ((str,), True)
     if bool in types:
-        lowered = text.lower()
-        if lowered in {"1", "true", "yes", "on"}:
-            return True
-        if lowered in {"0", "false", "no", "off"}:
-            return False
+        if text.lower() in _ON_WORDS | _OFF_WORDS:
+            return text.lower() in _ON_WORDS
         raise ConfigError(name, f"must be on or off, not {text!r}")
     for kind in types:
         if kind in (int, float):
