@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RequestError,
         RowFailed,
     )
+    from .core.params import HlgSettings
     from .core.request import SamplingParams
     from .engine.async_llm import AsyncLLM
     from .engine.llm import LLM
@@ -37,6 +38,7 @@ __all__ = [
     "DraftError",
     "EngineClosed",
     "EngineConfig",
+    "HlgSettings",
     "ModelError",
     "PacelineError",
     "RequestError",
@@ -52,6 +54,7 @@ _HOMES = {
     "CompletionOutput": "engine.outputs",
     "RequestOutput": "engine.outputs",
     "EngineConfig": "core.config",
+    "HlgSettings": "core.params",
     "SamplingParams": "core.request",
 }
 

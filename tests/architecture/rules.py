@@ -39,6 +39,7 @@ ENVIRONMENT_MODULE = "core/env.py"
 #: Where a drafter's name may stand outside ``draft/``: as the name of something else.
 KIND_EXCEPTIONS = {
     ("core/config.py", "draft_model"): "the alias --draft-model of the setting spec_model",
+    ("cli/conversation.py", "assistant"): "the role of a chat message",
 }
 #: Files that may name kinds: tables of what an experiment runs.
 KIND_TABLES = {"testing/grid.py": "the equality grid declares its cells by name"}

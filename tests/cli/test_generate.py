@@ -9,33 +9,10 @@ from typing import Any
 
 import pytest
 from tests.engine.fake_engine import FakeEngine
-from tests.engine.tokenizers_for_tests import byte_level
 
 from paceline.cli.main import main
-from paceline.core.config import EngineConfig
-from paceline.engine import llm as llm_module
 from paceline.engine.llm import LLM
-
-
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
-    """What the command builds in place of a real engine; ``config`` is what it was built from."""
-    tokenizer = byte_level()
-    fake = FakeEngine(tokenizer.encode("the other people"), tokenizer=tokenizer, bursts=[3])
-
-    def build(model: str | None = None, progress: Any = None, **settings: Any) -> LLM:
-        fake.config = EngineConfig.build(model=model, **settings)
-        fake.closed = False
-        return LLM.from_engine(fake)
-
-    monkeypatch.setattr(llm_module, "LLM", build)
-    monkeypatch.setattr("sys.stdin", _Terminal())
-    return fake
+from paceline.engine.outputs import Logprob
 
 
 def _prompt(engine: FakeEngine, place: int = 0) -> str:
@@ -159,6 +136,16 @@ def test_json_is_one_document(engine: FakeEngine, capsys: pytest.CaptureFixture[
         (["generate", "hi", "--speculative-config", '{"methd": "x"}'], "speculative_config.methd: unknown key"),
         (["generate", "hi", "--tensor-parallel-size", "2"], "tensor_parallel_size:"),
         (["generate", "hi", "--top-p", "0"], "top_p: must be in"),
+        (
+            ["generate", "hi", "--typical-p", "0.5", "--filter-order", "temperature_last"],
+            "typical_p: needs filter_order",
+        ),
+        (["generate", "hi", "--logit-bias", "5:3"], "--logit-bias: must be ID=VALUE"),
+        (["generate", "hi", "--logit-bias", "5=1", "--logit-bias", "5=2"], "--logit-bias: gives 5 twice"),
+        (["generate", "hi", "--hlg", "toe=low"], "--hlg: toe must be a number"),
+        (["generate", "hi", "--regex", "a", "--choice", "b"], "--choice: cannot be combined with --regex"),
+        (["generate", "hi", "--json-schema", "/no/such/file"], "--json-schema: /no/such/file cannot be read"),
+        (["generate", "hi", "--logprobs", "1", "--quiet"], "logprobs: is not shown with --quiet"),
         (["generate", "hi", "--max-tokens", "0"], "max_tokens: must be"),
         (["generate", ""], "prompt: is empty"),
         (["generate"], "prompt: is missing"),
@@ -175,6 +162,43 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert message in shown.err
     assert shown.err.startswith("paceline: ")
     assert shown.err.count("\n") == 1
+
+
+def test_a_schema_that_is_no_json_names_its_file(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text("{")
+    assert main(["generate", "hi", "--json-schema", str(file)]) == 2
+    assert f"--json-schema: {file} is not JSON" in capsys.readouterr().err
+    file.write_text('{"type": "object"}')
+    assert main(["generate", "hi", "--json-schema", str(file)]) == 0
+    assert engine.seen[0].params.structured_outputs == {"json": {"type": "object"}}
+
+
+def test_what_is_impossible_is_null_in_json(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {7: Logprob(-0.5, 1, "a"), 8: Logprob(float("-inf"), 2, "b")}
+    monkeypatch.setattr("paceline.engine.consumer.present_logprobs", lambda *arguments: (entry,))
+    assert main(["generate", "hi", "--json", "--logprobs", "2", "--max-tokens", "1"]) == 0
+    choice = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["results"][0]["outputs"][0]
+    assert [scored["logprob"] for scored in choice["logprobs"][0].values()] == [-0.5, None]
+
+
+def test_samples_are_printed_apart(engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "hi", "--n", "2", "--quiet"]) == 0
+    text = "the other people"
+    assert capsys.readouterr().out == f"--- sample 1 ---\n{text}\n--- sample 2 ---\n{text}\n"
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    assert main(["generate", "-f", str(file), "--samples", "2", "--quiet"]) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
+    assert heads == [f"--- {number}, sample {sample} ---" for number in (1, 2) for sample in (1, 2)]
+    assert main(["generate", "hi", "--n", "2", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [choice["text"] for choice in data["results"][0]["outputs"]] == [text, text]
+    assert len(data["summary"]["finish_reasons"]) == 2
 
 
 def test_a_misspelt_variable_is_named(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from paceline.cli.main import main
-from paceline.cli.summary import summary_lines, totals
+from paceline.cli.summary import answer_line, conversation_lines, score_lines, summary_lines, totals
 from paceline.core.stats import SpecStats
-from paceline.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, SpeculativeMetrics
+from paceline.engine.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, SpeculativeMetrics
 
 
 def _output(tokens: int, seconds: float, spec: SpecStats) -> RequestOutput:
@@ -48,3 +48,29 @@ def test_the_summary_adds_up_over_requests() -> None:
 
 def test_without_speculation_the_summary_is_one_line() -> None:
     assert len(summary_lines([_output(3, 1.0, SpecStats())])) == 1
+
+
+def test_answers_of_a_conversation_add_up_one_after_the_other() -> None:
+    spec = SpecStats(4, 3, 2, 0, 1, 4, [2, 1], [2, 2], [2, 1], generated=7)
+    first, second = _output(7, 2.0, spec), _output(3, 1.0, SpecStats(generated=3))
+    assert totals([first, second], in_turn=True)["seconds"] == 3.0
+    assert conversation_lines([first, second])[0].startswith("[2 answers · 10 tokens in 3.00 s · 3.3 tokens/s")
+    assert conversation_lines([first])[0].startswith("[1 answer · ")
+    assert "3 of 4 proposals accepted · ended by stop]" in answer_line(first)
+
+
+def test_log_probabilities_have_a_line_per_token() -> None:
+    entry = {7: Logprob(-0.5, 1, " a"), 8: Logprob(float("-inf"), 2, "\n")}
+    choices = tuple(CompletionOutput(place, "", (7,), "stop", None, (entry,)) for place in range(2))
+    metrics = RequestMetrics(2, 1, 0, 0.25, 1.0, SpeculativeMetrics.of(SpecStats(), 2))
+    output = RequestOutput("r", "p", (1, 2), choices, metrics, prompt_logprobs=(None, {2: Logprob(-1.0, 3)}))
+    line = "  ' a' -0.500 #1 · '\\n' -inf"
+    assert score_lines(output) == [
+        "[log-probabilities of the prompt]",
+        "  2 -1.000 #3",
+        "[log-probabilities of sample 1]",
+        line,
+        "[log-probabilities of sample 2]",
+        line,
+    ]
+    assert score_lines(_output(1, 1.0, SpecStats())) == []

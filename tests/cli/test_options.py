@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from typing import Any
 
-from paceline.cli.options import ENGINE_FLAGS, OUTPUT_FLAGS, SAMPLING_FLAGS, Flag, given
+import pytest
+
+from paceline.cli.chat import chat
+from paceline.cli.doctor import doctor
+from paceline.cli.generate import generate
+from paceline.cli.options import ENGINE_FLAGS, MODEL_FLAG, Flag, given
 from paceline.core.config import EngineConfig, setting_names
-from paceline.core.request import SamplingParams
 
-#: Settings that commands give by other means: an argument, the request's own seed, text that needs a tokenizer.
-_NO_FLAG = {"model", "seed", "skip_tokenizer_init"}
+#: Settings without a flag, and why.
+_NO_FLAG = {
+    "seed": "--seed is that of the request, which one command seeds by itself",
+    "skip_tokenizer_init": "commands read and write text, which needs the tokenizer",
+}
 _EXAMPLES = {int: 64, float: 0.5, bool: False}
 _TEXTS = {"coupling": "gumbel", "dtype": "float32", "generation_config": "none", "speculative_config": "{}"}
 
 
 def test_every_setting_has_a_flag() -> None:
-    visible = {flag.name for flag in ENGINE_FLAGS if not flag.hidden}
-    assert visible == (set(setting_names()) - _NO_FLAG) | {"speculative_config"}
-
-
-def test_sampling_flags_are_options_of_a_request() -> None:
-    names = {flag.name for flag in SAMPLING_FLAGS}
-    assert names <= {option.name for option in fields(SamplingParams)}
-    assert names >= {"max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids"}
-    assert SamplingParams() == SamplingParams(**{flag.name: flag.default for flag in SAMPLING_FLAGS if flag.default})
+    visible = {flag.name for flag in (MODEL_FLAG, *ENGINE_FLAGS) if not flag.hidden}
+    assert visible == (set(setting_names()) - _NO_FLAG.keys()) | {"speculative_config"}
 
 
 def test_flags_have_the_types_of_their_settings() -> None:
-    for flag in ENGINE_FLAGS:
-        if not flag.hidden and flag.name not in {"spec_adaptive", "enable_prefix_caching"}:
+    for flag in (MODEL_FLAG, *ENGINE_FLAGS):
+        if not flag.hidden:
             value = _EXAMPLES.get(flag.kind, _TEXTS.get(flag.name, "x"))
             EngineConfig.build(environ={}, **{flag.name: value})
 
@@ -41,9 +42,24 @@ def test_the_aliases_of_the_conventions() -> None:
     assert spellings["spec_adaptive"] == {"--spec-adaptive/--no-spec-adaptive"}
 
 
-def test_no_flag_is_spelt_twice() -> None:
-    spelt = [name for flag in (*ENGINE_FLAGS, *SAMPLING_FLAGS, *OUTPUT_FLAGS) for name in flag.spellings]
+@pytest.mark.parametrize("command", [generate, chat, doctor])
+def test_no_flag_is_spelt_twice(command: Callable[..., None]) -> None:
+    parameters = command.__signature__.parameters.values()  # type: ignore[attr-defined]
+    spelt = [name for each in parameters for name in (each.default.param_decls or ())]
     assert len(spelt) == len(set(spelt))
+    assert "--config" in spelt
+
+
+def test_chat_takes_what_generate_takes_but_for_prompts_and_documents() -> None:
+    options = [_shapes(command) for command in (generate, chat)]
+    assert options[0].keys() - options[1].keys() == {"prompt", "file", "chat", "as_json"}
+    assert options[1].keys() <= options[0].keys()
+    assert all(options[0][name] == options[1][name] for name in options[1])
+
+
+def _shapes(command: Callable[..., None]) -> dict[str, Any]:
+    parameters = command.__signature__.parameters  # type: ignore[attr-defined]
+    return {name: (each.annotation, each.default.param_decls) for name, each in parameters.items()}
 
 
 def test_what_was_not_given_is_left_out() -> None:

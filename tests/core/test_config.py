@@ -52,6 +52,57 @@ def test_what_cannot_be_honoured_is_refused_by_name(settings: dict[str, Any], fi
     assert field in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("tensor_parallel_size", 1, "1"),
+        ("kv_cache_dtype", "auto", "AUTO"),
+        ("run_ahead", 0, "off"),
+        ("run_ahead", False, "0"),
+        ("fill_span", 0, "0"),
+        ("draft_vocab", "off", "off"),
+        ("phase_timing", False, "false"),
+    ],
+)
+def test_what_asks_nothing_of_a_feature_to_come_is_taken(name: str, value: Any, text: str) -> None:
+    assert build(**{name: value}) == build({f"PACELINE_{name.upper()}": text}) == build()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tensor_parallel_size", 2),
+        ("tensor_parallel_size", True),
+        ("kv_cache_dtype", "fp8"),
+        ("gpu_memory_utilization", 0.9),
+        ("run_ahead", 1),
+        ("run_ahead", True),
+        ("tap_ring", 64),
+        ("op_inventory", 1),
+    ],
+)
+def test_what_asks_for_a_feature_to_come_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        build(**{name: value})
+    variable = f"PACELINE_{name.upper()}"
+    with pytest.raises(ConfigError, match=f"^{variable}: "):
+        build({variable: str(value)})
+
+
+def test_a_setting_given_twice_must_be_the_same() -> None:
+    assert build(spec_tokens=3, num_draft_tokens=3).spec.tokens == 3
+    with pytest.raises(ConfigError, match="num_draft_tokens: gives 4 for spec_tokens, which is also given as 3"):
+        build(spec_tokens=3, num_draft_tokens=4)
+    with pytest.raises(ConfigError, match="speculative_config: gives 5 for spec_tokens"):
+        build(spec_tokens=3, speculative_config={"num_speculative_tokens": 5})
+
+
+def test_explicit_settings_win_over_a_variable_of_several() -> None:
+    variables = {"PACELINE_SPECULATIVE_CONFIG": '{"method": "ngram", "num_speculative_tokens": 5}'}
+    config = build(variables, spec_tokens=2)
+    assert (config.spec.method, config.spec.tokens) == ("ngram", 2)
+
+
 def test_a_misspelt_setting_names_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError, match="did you mean 'spec_tokens'"):
         build(spec_token=3)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.scenarios import DECODER, DRAFTERS, TOY, job_lists, make_drafter, setups
+from tests.support.scenarios import DECODER, DRAFTERS, TOY, behaviours, job_lists, make_drafter, setups
 
 import paceline.engine.preemption as preemption_module
 from paceline.cache.pool import BlockPool
@@ -22,6 +22,7 @@ from paceline.engine.scheduler import Scheduler
 from paceline.testing.collect import Behaviour, Collector
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs, watch_steps
 from paceline.testing.watch import WatchedDrafter
+from paceline.testing.workload import make_prompt
 
 #: Twelve requests of 40 to 60 positions each, for pools of 96 to 160.
 CROWD = tuple(
@@ -108,7 +109,7 @@ def test_37_aborts_of_preempted_rows_end_once() -> None:
         assert leftovers(engine) == [] and engine._scheduler._ram.used == 0
 
 
-@pytest.mark.parametrize("method", ["release"])
+@pytest.mark.parametrize("method", ["release", "retain"])
 def test_33_catches_a_reference_that_is_forgotten(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(BlockPool, method)
     monkeypatch.setattr(BlockPool, method, lambda self, blocks: original(self, list(blocks)[1:]))
@@ -197,4 +198,39 @@ def test_33_samples_aborted_at_any_turn(doomed: tuple[str, ...], turn: int) -> N
         untouched = [job for job in jobs if job.name not in doomed]
         assert compare(untouched, DECODER, served) == []
         assert all(served[name].reason == "abort" and served[name].problems == [] for name in doomed)
+        assert broken == [] and leftovers(engine) == []
+
+
+@st.composite
+def families(draw: st.DrawFn) -> list[tuple[tuple[int, ...], SamplingParams, list[Behaviour]]]:
+    """Several prompts with one to four samples each, some of whose consumers leave early."""
+    chosen = []
+    for number in range(draw(st.integers(1, 4))):
+        prompt = make_prompt(number, draw(st.integers(1, 45)), DECODER.vocab_size)
+        params = SamplingParams(max_tokens=draw(st.integers(1, 16)), temperature=0.8, seed=100 * number)
+        chosen.append((prompt, params, draw(st.lists(behaviours(), min_size=1, max_size=4))))
+    return chosen
+
+
+@given(families(), setups(), st.sampled_from([64, 96, 256]), st.booleans(), st.sampled_from(["none", "ragged"]))
+@settings(max_examples=60)
+def test_33_families_in_little_memory(
+    chosen: list[tuple[tuple[int, ...], SamplingParams, list[Behaviour]]],
+    setup: Setup,
+    tokens: int,
+    in_ram: bool,
+    drafter: str,
+) -> None:
+    with open_small(tokens, drafter, setup, 10**9 if in_ram else 0) as engine:
+        broken = watch_steps(engine, check_blocks)
+        jobs, served = [], {}
+        for number, (prompt, params, ways) in enumerate(chosen):
+            collectors = [Collector(way) for way in ways]
+            names = engine.add_samples(prompt, params, collectors, f"family-{number}")
+            for place, (name, got) in enumerate(zip(names, collectors, strict=True)):
+                seeded = replace(params, seed=100 * number + place)
+                jobs.append(Job(name, prompt, seeded, got.behaviour))
+                served[name] = got
+        wait_all(list(served.values()))
+        assert compare(jobs, DECODER, served) == []
         assert broken == [] and leftovers(engine) == []

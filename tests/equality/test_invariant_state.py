@@ -159,6 +159,7 @@ def test_9_an_ended_row_covers_its_prompt_and_what_was_delivered(
             assert tokens == text[: len(tokens)], "only prompt and delivered tokens, in order"
         if got.reason in ("stop", "length"):
             assert len(entries[-1][0]) >= len(text) - 1, "at most the last delivered token is missing"
+            assert len(entries[-1][0]) == got.length, "what is published is what the state holds"
         else:
             assert all(len(tokens) <= len(job.prompt) for tokens, _ in entries), "nothing for failed or cancelled rows"
 

@@ -52,6 +52,33 @@ def test_1_the_telling_requests_are_lossless(drafter: str, device_round: bool) -
     assert problems_of(telling(drafter, device_round)) == []
 
 
+@given(setups(), job_lists(), st.sampled_from(DRAFTERS))
+@settings(max_examples=30)
+def test_5_host_first_and_device_rounds_give_equal_results_and_statistics(
+    setup: Setup, jobs: tuple[Job, ...], drafter: str
+) -> None:
+    host, device = (
+        serve(replace(setup, device_round=order), jobs, make_drafter(drafter, DECODER)) for order in (False, True)
+    )
+    for job in jobs:
+        a, b = host[job.name], device[job.name]
+        assert (a.tokens, a.reason, a.generated) == (b.tokens, b.reason, b.generated)
+        assert (a.spec, a.bursts, a.length) == (b.spec, b.bursts, b.length)
+
+
+def test_5_catches_an_order_that_counts_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = round_module._unpack
+
+    def unpack(row, proposal, *rest):  # type: ignore[no-untyped-def]
+        result = original(row, proposal, *rest)
+        return replace(result, accepted=max(0, result.accepted - 1))
+
+    monkeypatch.setattr(round_module, "_unpack", unpack)
+    job = (Job("job", (5, 6, 7), greedy(12)),)
+    host, device = (serve(Setup(device_round=order), job, make_drafter("oracle", DECODER)) for order in (False, True))
+    assert host["job"].spec != device["job"].spec
+
+
 @pytest.fixture(params=["one too many", "padding matches", "eos is delivered"])
 def broken_acceptance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Host acceptance with a fault that a careless engine could have."""

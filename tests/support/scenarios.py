@@ -125,6 +125,8 @@ def problems_of(scenario: Scenario) -> list[str]:
         found = compare(scenario.jobs, DECODER, served) + leftovers(engine)
         if engine.stats().drafter_failures:
             found.append("the drafter failed")
+        if watched.largest_prefill > scenario.setup.chunk:
+            found.append(f"a prefill ran {watched.largest_prefill} tokens")
     return found + watched.problems
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .options import LIMITS, MODEL, OUTPUT, RUNTIME, SPECULATION, Flag, with_options
+from .options import CONFIG_FLAG, LIMITS, MODEL, OUTPUT, RUNTIME, SPECULATION, Flag, with_options
 
 if TYPE_CHECKING:
     from ..bench.decode import DecodeSettings, Measurement, Progress
@@ -22,10 +22,11 @@ WORKLOAD = "Workload"
 app = typer.Typer(no_args_is_help=True, help="Benchmarks; the last line of their output is one JSON document.")
 
 _DECODE_FLAGS = (
-    Flag("model", str, "demo, a directory or a hub id.", MODEL, ("--model", "-m"), default="demo"),
+    Flag("model", str, "demo (the default), a directory or a hub id.", MODEL, ("--model", "-m")),
+    CONFIG_FLAG,
     Flag("revision", str, "Branch, tag or commit of a hub model.", MODEL),
-    Flag("dtype", str, "Number formats, comma-separated: float32, bfloat16, int8, auto.", MODEL, default="bfloat16"),
-    Flag("device", str, "auto, cpu, cuda or mps.", MODEL, default="auto"),
+    Flag("dtype", str, "Number formats, comma-separated: float32, bfloat16 (the default), int8, auto.", MODEL),
+    Flag("device", str, "auto (the default), cpu, cuda or mps.", MODEL),
     Flag("spec_method", str, "Drafters, comma-separated; default: all that need no weights.", SPECULATION),
     Flag("spec_model", str, "Weights, for drafters that have any.", SPECULATION, ("--spec-model", "--draft-model")),
     Flag("spec_tokens", int, "Most proposals per round; default: each drafter's own.", SPECULATION),
@@ -67,7 +68,7 @@ def decode(**values: Any) -> None:
     from ..bench import plot, report
     from ..bench.decode import measure_decode
 
-    settings = _settings(values)
+    settings = _settings(_over_file(values))
     settings.check()
     if values["plot"] is not None:
         plot.require_plot()
@@ -88,6 +89,30 @@ def decode(**values: Any) -> None:
         raise failure
 
 
+#: Settings that a file may give -> the flag whose place they take.
+_FROM_FILE = {
+    name: name for name in ("model", "revision", "dtype", "device", "spec_method", "spec_model", "spec_tokens")
+}
+_FROM_FILE["num_threads"] = "threads"
+
+
+def _over_file(values: dict[str, Any]) -> dict[str, Any]:
+    """The flags over the settings of the file that ``--config`` names. What cannot be honoured is refused."""
+    from ..core.errors import ConfigError
+    from .settings import SAMPLING_SECTION, read_config
+
+    path = values["config"]
+    if path is None:
+        return values
+    file = read_config(path)
+    for name in (*file.engine, *([SAMPLING_SECTION] if file.sampling else [])):
+        if name not in _FROM_FILE:
+            known = ", ".join(_FROM_FILE)
+            raise ConfigError(f"{path}: {name}", f"has no place in this benchmark, which takes {known} from a file")
+    taken = {_FROM_FILE[name]: value for name, value in file.engine.items()}
+    return values | {flag: value for flag, value in taken.items() if values[flag] is None}
+
+
 def _settings(values: dict[str, Any]) -> DecodeSettings:
     from ..bench.decode import DecodeSettings
     from ..bench.workloads import BUILTIN
@@ -95,12 +120,12 @@ def _settings(values: dict[str, Any]) -> DecodeSettings:
     same = ("model", "revision", "device", "spec_model", "spec_tokens", "limit", "max_tokens", "min_tokens")
     more = ("ignore_eos", "repeats", "batch", "threads", "seed")
     return DecodeSettings(
-        dtypes=_words(values["dtype"]),
+        dtypes=_words("bfloat16" if values["dtype"] is None else values["dtype"]),
         methods=_words(values["spec_method"]),
         prompts=tuple(values["prompts"] or BUILTIN),
         classes=_words(values["classes"]),
         peers=values["peers"] is not False,
-        **{name: values[name] for name in (*same, *more)},
+        **{name: values[name] for name in (*same, *more) if values[name] is not None},
     )
 
 

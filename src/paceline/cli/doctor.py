@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 
-from .options import ENGINE_FLAGS, MODEL, OUTPUT_FLAGS, Flag, given, with_options
+from .options import CONFIG_FLAG, DEBUG_FLAG, ENGINE_FLAGS, JSON_FLAG, MODEL, Flag, with_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MODEL_FLAG = Flag("model_flag", str, "The same as the argument.", MODEL, ("--model", "-m"))
 
 
-@with_options((_MODEL_FLAG, *ENGINE_FLAGS, *OUTPUT_FLAGS))
+@with_options((_MODEL_FLAG, CONFIG_FLAG, *ENGINE_FLAGS, JSON_FLAG, DEBUG_FLAG))
 def doctor(
     model: Optional[str] = typer.Argument(  # noqa: UP045
         None, help="Also plan for this model: demo, a directory, a .gguf file or a hub id."
@@ -26,7 +26,8 @@ def doctor(
 ) -> None:
     """Say what this machine can run: device, number format, drafters; with a model, its exactness and memory plan.
 
-    A hub model is downloaded if it is not there yet; two of its layers are loaded.
+    A hub model is downloaded if it is not there yet; two of its layers are loaded. Options of requests in a file are
+    checked and shown.
     """
     from ..core.errors import RequestError
 
@@ -35,11 +36,14 @@ def doctor(
     from ..core.config import EngineConfig
     from ..engine.inspect import inspect_machine, inspect_model
     from ..engine.progress import loading_bars
+    from .settings import asked_for
 
-    name = model or values["model_flag"]
-    config = EngineConfig.build(model=name, **given(ENGINE_FLAGS, values))
+    asked = asked_for({**values, "model": model or values["model_flag"]})
+    config = EngineConfig.build(**asked.engine)
     report: dict[str, Any] = {"machine": inspect_machine(config)}
-    if name is not None:
+    if asked.sampling:
+        report["sampling"] = asked.sampling
+    if "model" in asked.engine:
         with loading_bars(sys.stderr.isatty()) as progress:
             report["model"] = inspect_model(config, progress)
     if values["as_json"]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 import typer
 
-from .options import ENGINE_FLAGS, INPUT, MODEL, OUTPUT, OUTPUT_FLAGS, SAMPLING_FLAGS, Flag, given, with_options
+from .options import CONFIG_FLAG, DEBUG_FLAG, ENGINE_FLAGS, INPUT, JSON_FLAG, MODEL_FLAG, QUIET_FLAG, Flag, with_options
+from .running import has_template, load, note, request_params, stream_text, write
+from .sampling import SAMPLING_FLAGS
 
 if TYPE_CHECKING:
     from ..core.request import SamplingParams
@@ -17,18 +20,16 @@ if TYPE_CHECKING:
     from ..engine.llm import LLM
     from ..engine.outputs import RequestOutput
 
-DEFAULT_MAX_TOKENS = 512
-
 _OWN_FLAGS = (
-    Flag("model", str, "demo, a directory, a .gguf file or a hub id.", MODEL, ("--model", "-m")),
+    MODEL_FLAG,
+    CONFIG_FLAG,
     Flag("file", str, "Prompt from a file, '-' = standard input; .jsonl: one prompt a line.", INPUT, ("--file", "-f")),
     Flag("system", str, "System message of the chat.", INPUT),
     Flag("chat", bool, "Use the model's chat template; on if it has one.", INPUT),
-    Flag("quiet", bool, "Print the text only.", OUTPUT, ("--quiet", "-q"), default=False),
 )
 
 
-@with_options((*_OWN_FLAGS, *SAMPLING_FLAGS, *ENGINE_FLAGS, *OUTPUT_FLAGS))
+@with_options((*_OWN_FLAGS, *SAMPLING_FLAGS, *ENGINE_FLAGS, QUIET_FLAG, JSON_FLAG, DEBUG_FLAG))
 def generate(
     prompt: Optional[str] = typer.Argument(  # noqa: UP045
         None, help="The prompt; with --file, an instruction put before the text."
@@ -39,20 +40,15 @@ def generate(
 
     A .jsonl line is {"prompt": "..."} or {"messages": [{"role": ..., "content": ...}, ...]}.
     """
-    asked = read_prompts(prompt, values["file"])
-    from ..core.request import SamplingParams
-    from ..engine.llm import LLM
-    from ..engine.progress import loading_bars
+    from .settings import asked_for
 
-    chosen = given(SAMPLING_FLAGS, values)
-    SamplingParams(**chosen)  # what is wrong with the options is said before a model is loaded
-    bars = sys.stderr.isatty() and not values["quiet"]
-    with loading_bars(bars) as progress:
-        llm = LLM(values["model"], progress=progress, **given(ENGINE_FLAGS, values))
-    with llm:
+    asked = asked_for(values)
+    _check_reports(asked.sampling, values)
+    contents = read_prompts(prompt, values["file"])
+    with load(asked, values["quiet"]) as llm:
         _check_chat(llm, values["chat"], values["system"])
-        prompts = [_encode(llm, item, values["chat"], values["system"]) for item in asked]
-        params = [_params(llm, item, chosen) for item in prompts]
+        prompts = [_encode(llm, item, values["chat"], values["system"]) for item in contents]
+        params = [request_params(llm, item, asked.sampling) for item in prompts]
         if values["as_json"]:
             outputs = llm.generate(prompts, params)
             print(json.dumps(_document(llm, outputs), ensure_ascii=False))
@@ -61,26 +57,40 @@ def generate(
         _raise_first_failure(outputs)
 
 
+def _check_reports(chosen: dict[str, Any], values: dict[str, Any]) -> None:
+    """What is asked for must be shown somewhere."""
+    from ..core.errors import RequestError
+
+    for name in ("logprobs", "prompt_logprobs"):
+        if values["quiet"] and not values["as_json"] and chosen.get(name) is not None:
+            raise RequestError(name, "is not shown with --quiet; use --json, or leave one of them out")
+
+
 def _show(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], quiet: bool) -> list[RequestOutput]:
-    """Texts on standard output, everything else on standard error. One prompt is streamed."""
-    from .summary import setup_lines, summary_lines
+    """Texts on standard output, everything else on standard error. One sample of one prompt is streamed."""
+    from .summary import score_lines, setup_lines, summary_lines
 
     if not quiet:
-        _note(setup_lines(llm.info(), llm.config.resolved()))
-    if len(prompts) == 1:
-        outputs = [_stream(llm, prompts[0], params[0])]
+        note(setup_lines(llm.info(), llm.config.resolved()))
+    if len(prompts) == 1 and params[0].n == 1:
+        outputs = [stream_text(llm.stream(prompts[0], params[0]), write)]
+        if outputs[0].text:
+            print()
     else:
         outputs = llm.generate(prompts, params, progress=sys.stderr.isatty() and not quiet)
         for number, output in enumerate(outputs, 1):
-            print(f"--- {number} ---\n{output.text}")
-    if not quiet:
-        _note(summary_lines(outputs))
+            _print_samples(f"{number}" if len(prompts) > 1 else "", output)
+    if not quiet and any(output.error is None for output in outputs):
+        for output in outputs:
+            note(score_lines(output))
+        note(summary_lines(outputs))
     return outputs
 
 
-def _note(lines: list[str]) -> None:
-    for line in lines:
-        print(line, file=sys.stderr)
+def _print_samples(number: str, output: RequestOutput) -> None:
+    for choice in output.outputs:
+        sample = f"sample {choice.index + 1}" if len(output.outputs) > 1 else ""
+        print(f"--- {', '.join(filter(None, (number, sample)))} ---\n{choice.text}")
 
 
 def read_prompts(prompt: str | None, file: str | None) -> list[Any]:
@@ -130,46 +140,22 @@ def _read_lines(file: str, text: str) -> list[Any]:
     return prompts
 
 
-def _has_template(llm: LLM) -> bool:
-    return bool(llm.tokenizer.chat_template)
-
-
 def _check_chat(llm: LLM, chat: bool | None, system: str | None) -> None:
     from ..core.errors import RequestError
 
-    if system is not None and not (_has_template(llm) if chat is None else chat):
+    if system is not None and not (has_template(llm) if chat is None else chat):
         raise RequestError("system", "needs the chat template; leave --system or --no-chat out")
 
 
 def _encode(llm: LLM, prompt: Any, chat: bool | None, system: str | None) -> Prompt:
     """Messages, or text as one user message, through the chat template; text as it is without one."""
     if isinstance(prompt, str):
-        if not (_has_template(llm) if chat is None else chat):
+        if not (has_template(llm) if chat is None else chat):
             return llm.encode(prompt)
         prompt = [{"role": "user", "content": prompt}]
     if system is not None:
         prompt = [{"role": "system", "content": system}, *prompt]
     return llm.encode_chat(prompt)
-
-
-def _params(llm: LLM, prompt: Prompt, chosen: dict[str, Any]) -> SamplingParams:
-    """The model's defaults, then the flags. The default length is cut to what fits; one that was asked for is not."""
-    if "max_tokens" not in chosen:
-        info = llm.info()
-        room = min(info["max_model_len"], info["kv_cache_tokens"]) - len(prompt.ids)
-        chosen = chosen | {"max_tokens": max(1, min(DEFAULT_MAX_TOKENS, room))}
-    return llm.get_default_sampling_params(**chosen)
-
-
-def _stream(llm: LLM, prompt: Prompt, params: SamplingParams) -> RequestOutput:
-    output: RequestOutput | None = None
-    for delta in llm.stream(prompt, params):
-        sys.stdout.write(delta.text)
-        sys.stdout.flush()
-        output = delta.output
-    print()
-    assert output is not None, "a stream ends with its result"
-    return output
 
 
 def _raise_first_failure(outputs: list[RequestOutput]) -> None:
@@ -185,6 +171,15 @@ def _document(llm: LLM, outputs: list[RequestOutput]) -> dict[str, Any]:
     return {
         "engine": llm.info(),
         "settings": llm.config.resolved(),
-        "results": [output.to_dict() for output in outputs],
+        "results": [_plain(output.to_dict()) for output in outputs],
         "summary": totals(outputs),
     }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity: the log-probability of what is impossible is null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,4 @@
-"""The command ``paceline``: its sub-commands, and what a user sees of an error: one line, and an exit code.
-
-Exit codes: 0 done, 2 bad input (flags, settings, requests), 1 failure (model files, drafter, engine), 130 interrupted.
-"""
+"""The command ``paceline``: its sub-commands, and one line and an exit code for whatever goes wrong in them."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ import typer
 
 from .. import __version__
 from . import bench
+from .chat import chat
 from .doctor import doctor
+from .failure import BAD_INPUT, FAILURE, INTERRUPTED, OK, report, say
 from .generate import generate
-
-OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(
     name="paceline",
@@ -27,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate", short_help="Answer prompts, stream the text, say what speculation gained.")(generate)
+app.command("chat", short_help="Talk with a model; piped in, one message per line.")(chat)
 app.command("doctor", short_help="What this machine can run, and how a model would fit.")(doctor)
 app.add_typer(bench.app, name="bench", short_help="Benchmarks; the last line of their output is one JSON document.")
 
@@ -61,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _report(error)
     if code == INTERRUPTED:  # newer versions of typer return it, older ones raise
-        _say("interrupted")
+        say("interrupted")
     return code if isinstance(code, int) else OK
 
 
@@ -74,23 +72,13 @@ def _command() -> Any:
 
 def _report(error: Exception) -> int:
     """Print one line on an error and return its exit code."""
-    from ..core.errors import ConfigError, PacelineError, RequestError
-
-    if isinstance(error, PacelineError):
-        _say(str(error))
-        return BAD_INPUT if isinstance(error, ConfigError | RequestError) else FAILURE
     usage = getattr(error, "format_message", None)
-    if usage is not None:  # what typer raises for flags it does not know or cannot read
-        message = usage()
-        if message:  # none where the help was shown because no command was given
-            _say(f"{message} Try 'paceline --help'.")
-        return BAD_INPUT
-    _say(f"{type(error).__name__}: {error} (--debug shows where)")
-    return FAILURE
-
-
-def _say(message: str) -> None:
-    print(f"paceline: {' '.join(message.split())}", file=sys.stderr)
+    if usage is None:
+        return report(error)
+    message = usage()  # what typer raises for flags it does not know or cannot read
+    if message:  # none where the help was shown because no command was given
+        say(f"{message} Try 'paceline --help'.")
+    return BAD_INPUT
 
 
 if __name__ == "__main__":

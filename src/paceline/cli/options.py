@@ -35,12 +35,20 @@ class Flag:
     default: Any = None
 
     @property
+    def long_names(self) -> tuple[str, ...]:
+        """Its spellings that start with two dashes, the usual one first."""
+        return tuple(name for name in self._names if name.startswith("--"))
+
+    @property
     def spellings(self) -> tuple[str, ...]:
         """Every form of the flag; on/off flags also have their ``--no-`` form."""
-        names = self.names or ("--" + self.name.replace("_", "-"),)
         if self.kind is bool and self.default is None:
-            return tuple(f"{name}/--no-{name.removeprefix('--')}" for name in names)
-        return names
+            return tuple(f"{name}/--no-{name.removeprefix('--')}" for name in self._names)
+        return self._names
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.names or ("--" + self.name.replace("_", "-"),)
 
     def parameter(self) -> inspect.Parameter:
         """The flag as typer reads it from a signature."""

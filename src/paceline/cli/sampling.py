@@ -41,9 +41,9 @@ def sampling_options(values: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     flags = {flag.name: flag for flag in SAMPLING_FLAGS}
     constraint = ""
-    for name, value in given(SAMPLING_FLAGS, dict(values)).items():
+    for name, value in given([flag for flag in SAMPLING_FLAGS if flag.name in values], dict(values)).items():
         flag = flags[name]
-        spelt = flag.spelt
+        spelt = flag.long_names[0]
         if flag.part:
             if constraint:
                 raise RequestError(spelt, f"cannot be combined with {constraint}; give one of them")
@@ -136,14 +136,18 @@ def _film(flag: str, texts: list[str]) -> dict[str, Any]:
 
 SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
     SamplingFlag(
-        "max_tokens", int, "Most tokens to generate.", SAMPLING, ("--max-tokens", "--max-new-tokens", "-n")
+        "max_tokens", int, "Most tokens to generate; default 512.", SAMPLING, ("--max-tokens", "--max-new-tokens", "-n")
     ),
     SamplingFlag("temperature", float, "0 = greedy.", SAMPLING, ("--temperature", "--temp")),
     SamplingFlag("top_p", float, "Keep the likeliest tokens that make up this share.", SAMPLING),
     SamplingFlag("top_k", int, "Keep this many of the likeliest tokens; 0 = all.", SAMPLING),
     SamplingFlag("min_p", float, "Keep tokens at least this likely, as a share of the likeliest.", SAMPLING),
     SamplingFlag(
-        "typical_p", float, "Keep the most typical tokens that make up this share.", SAMPLING, ("--typical-p", "--typical")
+        "typical_p",
+        float,
+        "Keep the most typical tokens that make up this share.",
+        SAMPLING,
+        ("--typical-p", "--typical"),
     ),
     SamplingFlag("xtc_probability", float, "How often XTC drops the likeliest tokens.", SAMPLING),
     SamplingFlag("xtc_threshold", float, "How likely a token must be for XTC to drop it.", SAMPLING),
@@ -151,23 +155,33 @@ SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
     SamplingFlag(
         "curve",
         list[str],
-        "IN=OUT, a point of a curve over log-probabilities, in place of temperature and filters; repeat from left to right.",
+        "IN=OUT, a point of a curve over log-probabilities, used in place of filters; repeat, left to right.",
         SAMPLING,
         read=_pairs(float, float, "IN=OUT, two numbers"),
     ),
     SamplingFlag(
         "hlg",
         list[str],
-        "NAME=VALUE, shape of the distribution's ends: pivot (top, entropy, median), linear, toe, shoulder; repeatable.",
+        "NAME=VALUE, bends both ends of the distribution: pivot (top, entropy, median), linear, toe, shoulder.",
         SAMPLING,
         read=_film,
     ),
     SamplingFlag("seed", int, "Seed of the draws; a random one is used and reported otherwise.", SAMPLING),
     SamplingFlag("n", int, "Samples of the prompt.", SAMPLING, ("--n", "--samples")),
-    SamplingFlag("speculative", bool, "Whether the request may be drafted for; never changes a token.", SAMPLING, ("--speculation",)),
+    SamplingFlag(
+        "speculative",
+        bool,
+        "Whether the request may be drafted for; never changes a token.",
+        SAMPLING,
+        ("--speculation",),
+    ),
     SamplingFlag("stop", list[str], "Text that ends the output; may be repeated.", BANS),
     SamplingFlag(
-        "stop_token_ids", list[int], "Token id that ends the output; may be repeated.", BANS, ("--stop-token-id", "--stop-token-ids")
+        "stop_token_ids",
+        list[int],
+        "Token id that ends the output; may be repeated.",
+        BANS,
+        ("--stop-token-id", "--stop-token-ids"),
     ),
     SamplingFlag("include_stop_str_in_output", bool, "Keep the stop string at the end.", BANS),
     SamplingFlag("ignore_eos", bool, "Go on past the model's end of text.", BANS),
@@ -179,7 +193,9 @@ SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
         BANS,
         read=_mapping(int, float, "ID=VALUE, a token id and a number"),
     ),
-    SamplingFlag("bad_words", list[str], "Text that may not come; may be repeated.", BANS, ("--bad-words", "--bad-word")),
+    SamplingFlag(
+        "bad_words", list[str], "Text that may not come; may be repeated.", BANS, ("--bad-words", "--bad-word")
+    ),
     SamplingFlag("no_repeat_ngram_size", int, "No run of this many tokens comes twice; 0 = off.", BANS),
     SamplingFlag(
         "forced_tokens",
@@ -200,7 +216,11 @@ SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
     SamplingFlag("presence_penalty", float, "Taken off tokens that the output holds.", PENALTIES),
     SamplingFlag("frequency_penalty", float, "Taken off for every time the output holds a token.", PENALTIES),
     SamplingFlag(
-        "penalty_window", int, "Tokens the penalties look back; 0 = all.", PENALTIES, ("--penalty-window", "--repeat-last-n")
+        "penalty_window",
+        int,
+        "Tokens the penalties look back; 0 = all.",
+        PENALTIES,
+        ("--penalty-window", "--repeat-last-n"),
     ),
     SamplingFlag("dry_multiplier", float, "Strength of DRY, against repeated runs; 0 = off.", PENALTIES),
     SamplingFlag("dry_base", float, "How fast DRY grows with the length of a run.", PENALTIES),
@@ -214,12 +234,23 @@ SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
         ("--dry-sequence-breaker", "--dry-sequence-breakers"),
     ),
     SamplingFlag(
-        "json_schema", str, "File of a JSON schema that the text must match.", GRAMMAR, field=STRUCTURED, part="json", read=_json_file
+        "json_schema",
+        str,
+        "File of a JSON schema that the text must match.",
+        GRAMMAR,
+        field=STRUCTURED,
+        part="json",
+        read=_json_file,
     ),
     SamplingFlag("json_object", bool, "The text must be a JSON object.", GRAMMAR, field=STRUCTURED, part="json_object"),
     SamplingFlag("regex", str, "Regular expression that the text must match.", GRAMMAR, field=STRUCTURED, part="regex"),
     SamplingFlag(
-        "choice", list[str], "A text that may be the whole output; repeat for each.", GRAMMAR, field=STRUCTURED, part="choice"
+        "choice",
+        list[str],
+        "A text that may be the whole output; repeat for each.",
+        GRAMMAR,
+        field=STRUCTURED,
+        part="choice",
     ),
     SamplingFlag(
         "grammar",
@@ -230,7 +261,9 @@ SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
         part="grammar",
         read=_text_file,
     ),
-    SamplingFlag("logprobs", int, "Log-probabilities of the likeliest tokens, so many each; 0 = the chosen one.", REPORTS),
+    SamplingFlag(
+        "logprobs", int, "Log-probabilities of the likeliest tokens, so many each; 0 = the chosen one.", REPORTS
+    ),
     SamplingFlag("prompt_logprobs", int, "The same for the prompt.", REPORTS),
     SamplingFlag("logprobs_mode", str, "raw, or processed: after penalties and bans.", REPORTS),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..engine.outputs import RequestOutput
+    from ..engine.outputs import LogprobEntry, RequestOutput
 
 
 def setup_lines(info: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
@@ -20,11 +20,13 @@ def setup_lines(info: Mapping[str, Any], settings: Mapping[str, Any]) -> list[st
     return [f"[{runs}]", f"[{chosen}]"]
 
 
-def totals(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """Figures over all results. ``tokens_per_second`` counts from the first arrival's start to the last end."""
+def totals(outputs: Sequence[RequestOutput], in_turn: bool = False) -> dict[str, Any]:
+    """Figures over all results. ``seconds``: the longest time of requests that ran together, the sum of those that ran
+    one after the other (``in_turn``)."""
     spec = [output.metrics.speculative_decoding for output in outputs]
     tokens = sum(output.metrics.completion_tokens for output in outputs)
-    seconds = max((output.metrics.total_time for output in outputs), default=0.0)
+    times = [output.metrics.total_time for output in outputs]
+    seconds = sum(times) if in_turn else max(times, default=0.0)
     forwards = sum(figures.forwards for figures in spec)
     drafted = _sum_by_position([figures.drafted_by_position for figures in spec])
     accepted = _sum_by_position([figures.accepted_by_position for figures in spec])
@@ -42,7 +44,7 @@ def totals(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         "num_accepted_draft_tokens": sum(accepted),
         "acceptance_by_position": [a / d for a, d in zip(accepted, drafted, strict=False)],
         "seeds": [output.seed for output in outputs],
-        "finish_reasons": [output.finish_reason for output in outputs],
+        "finish_reasons": [choice.finish_reason for output in outputs for choice in output.outputs],
     }
 
 
@@ -54,16 +56,63 @@ def summary_lines(outputs: Sequence[RequestOutput]) -> list[str]:
     first = figures["time_to_first_token"]
     wait = "" if first is None else f", the first after {first:.2f} s"
     gains = (
-        f"[{figures['completion_tokens']} tokens in {figures['seconds']:.2f} s{wait} · "
-        f"{figures['tokens_per_second']:.1f} tokens/s · {figures['tokens_per_forward']:.2f} tokens per forward "
+        f"[{figures['completion_tokens']} tokens in {figures['seconds']:.2f} s{wait} · {_speed(figures)} "
         f"({figures['forwards']} forwards, {figures['forwards_saved']} saved) · ended by {reasons} · seed {seeds}]"
     )
-    drafted = figures["num_draft_tokens"]
-    if drafted:
-        accepted = figures["num_accepted_draft_tokens"]
-        places = " ".join(f"{share:.0%}" for share in figures["acceptance_by_position"])
-        return [gains, f"[accepted {accepted} of {drafted} proposals ({accepted / drafted:.0%}); by position {places}]"]
-    return [gains]
+    return [gains, *_proposal_lines(figures)]
+
+
+def answer_line(output: RequestOutput) -> str:
+    """One answer of a conversation in a line."""
+    figures = totals([output])
+    drafted, accepted = figures["num_draft_tokens"], figures["num_accepted_draft_tokens"]
+    share = f" · {accepted} of {drafted} proposals accepted" if drafted else ""
+    return f"[{figures['completion_tokens']} tokens · {_speed(figures)}{share} · ended by {output.finish_reason}]"
+
+
+def conversation_lines(outputs: Sequence[RequestOutput]) -> list[str]:
+    """All complete answers of a conversation together, in two lines."""
+    figures = totals(outputs, in_turn=True)
+    answers = "1 answer" if len(outputs) == 1 else f"{len(outputs)} answers"
+    gains = (
+        f"[{answers} · {figures['completion_tokens']} tokens in {figures['seconds']:.2f} s · {_speed(figures)} "
+        f"({figures['forwards']} forwards, {figures['forwards_saved']} saved)]"
+    )
+    return [gains, *_proposal_lines(figures)]
+
+
+def score_lines(output: RequestOutput) -> list[str]:
+    """Log-probabilities, if there are any: a line per token, the alternatives behind it."""
+    lines: list[str] = []
+    if output.prompt_logprobs is not None:
+        lines.append("[log-probabilities of the prompt]")
+        scored = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+        lines += [_score_line(token, entry) for token, entry in scored if entry is not None]
+    for choice in output.outputs:
+        if choice.logprobs is not None:
+            lines.append(f"[log-probabilities{f' of sample {choice.index + 1}' if len(output.outputs) > 1 else ''}]")
+            lines += [_score_line(*pair) for pair in zip(choice.token_ids, choice.logprobs, strict=True)]
+    return lines
+
+
+def _score_line(token: int, entry: LogprobEntry) -> str:
+    names = {
+        each: str(each) if score.decoded_token is None else repr(score.decoded_token) for each, score in entry.items()
+    }
+    others = " ".join(f"{names[other]} {entry[other].logprob:.3f}" for other in entry if other != token)
+    return f"  {names[token]} {entry[token].logprob:.3f} #{entry[token].rank}{f' · {others}' if others else ''}"
+
+
+def _speed(figures: Mapping[str, Any]) -> str:
+    return f"{figures['tokens_per_second']:.1f} tokens/s · {figures['tokens_per_forward']:.2f} tokens per forward"
+
+
+def _proposal_lines(figures: Mapping[str, Any]) -> list[str]:
+    drafted, accepted = figures["num_draft_tokens"], figures["num_accepted_draft_tokens"]
+    if not drafted:
+        return []
+    places = " ".join(f"{share:.0%}" for share in figures["acceptance_by_position"])
+    return [f"[accepted {accepted} of {drafted} proposals ({accepted / drafted:.0%}); by position {places}]"]
 
 
 def _sum_by_position(counts: Sequence[Sequence[int]]) -> list[int]:

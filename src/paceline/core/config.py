@@ -181,7 +181,7 @@ def flat_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     layer: dict[str, Any] = {}
     for key, value in given.items():
-        name = _canonical(key, key)
+        name = setting_name(key)
         if value is not None and not _asks_nothing(name, key, value):
             _put(layer, name, key, value)
     return layer
@@ -192,7 +192,7 @@ def _environment_layer(environ: Mapping[str, str] | None) -> dict[str, Any]:
     for key, text in env.paceline_variables(environ).items():
         shown = f"{env.PREFIX}{key.upper()}"
         if key not in _IGNORED_VARIABLES:
-            name = _canonical(key, shown)
+            name = setting_name(key, shown)
             if not _asks_nothing(name, shown, text, written=True):
                 _put(layer, name, shown, _parse(name, text))
     return layer
@@ -202,7 +202,9 @@ def _put(layer: dict[str, Any], name: str, shown: str, value: Any) -> None:
     """Add a setting to its layer; ``speculative_config`` is several."""
     for part, item in (_from_speculative_config(value) if name == "speculative_config" else {name: value}).items():
         if part in layer and layer[part] != item:
-            raise ConfigError(shown, f"gives {item!r} for {part}, which is also given as {layer[part]!r}; leave one out")
+            raise ConfigError(
+                shown, f"gives {item!r} for {part}, which is also given as {layer[part]!r}; leave one out"
+            )
         layer[part] = item
 
 
@@ -224,13 +226,17 @@ def _asks_nothing(name: str, shown: str, value: Any, written: bool = False) -> b
     return True
 
 
-def _canonical(key: str, shown: str) -> str:
+def setting_name(key: str, shown: str | None = None) -> str:
+    """The flat name that ``key`` means; :class:`ConfigError` with the closest known one if it means none.
+
+    ``shown``: how the user spelt it, ``key`` if left out.
+    """
     name = _ALIASES.get(key, key)
     if name in _FIELDS or name in _NOT_YET or name == "speculative_config":
         return name
     close = difflib.get_close_matches(name, known_settings(), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ConfigError(shown, f"unknown setting{hint}")
+    raise ConfigError(shown or key, f"unknown setting{hint}")
 
 
 def _from_speculative_config(value: Any) -> dict[str, Any]:

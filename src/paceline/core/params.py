@@ -40,7 +40,7 @@ _COUNTS: dict[str, tuple[int, int, bool]] = {
     "max_tokens": (1, 2**31, True),
     "min_tokens": (0, 2**31, False),
     "n": (1, _MAX_SAMPLES, False),
-    "top_k": (-1, 2**62, False),
+    "top_k": (-1, 2**128, False),
     "seed": (0, _MAX_SEED, True),
     "logprobs": (-1, _MAX_LOGPROBS, True),
     "prompt_logprobs": (-1, _MAX_LOGPROBS, True),

@@ -49,13 +49,14 @@ def _typical(row: HostRow, ids: Array, mass: float) -> Array:
     return typical
 
 
-def top_choices(row: HostRow, ids: Array, chain: FilterChain) -> Array:
-    """What XTC, "exclude top choices", drops: of the ``ids`` (ascending) that have at least the threshold's
-    probability, all but the last in the order and the spared ones."""
-    units = host_units(row.weights(ids))
+def top_choices(row: HostRow, ids: Array | None, chain: FilterChain) -> Array:
+    """What XTC, "exclude top choices", drops: of the ``ids`` (ascending, ``None`` = all) that have at least the
+    threshold's probability, all but the last in the order and the spared ones."""
+    units = host_units(row.relative(row.scaled) if ids is None else row.weights(ids))
     need = chain.xtc_threshold * host_sum(units)
     places = np.flatnonzero(units >= units.dtype.type(need * (1 - 1e-6)))  # about; then exactly
-    tall = ids[places[(units[places] >= need) & (units[places] > 0)]]
+    places = places[(units[places] >= need) & (units[places] > 0)]
+    tall = places if ids is None else ids[places]
     if tall.size < 2:
         return tall[:0]
     logits = row.logits[tall]

@@ -26,7 +26,7 @@ from .noise import (
 )
 from .params import DrawParams, FilterChain
 from .tone import RowTone, Tone, host_shift
-from .units import NEGLIGIBLE, host_units
+from .units import NEGLIGIBLE, host_place, host_units
 
 #: Room for rounding when ids are sorted out by approximate scores, beside that of the scaled logits themselves.
 _SLACK = 1e-4
@@ -48,6 +48,7 @@ class _Columns:
     step: list[int]
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def draw_host(logits: Array, ids: Array | None, params: DrawParams) -> tuple[Array, Array]:
     """Places [M] drawn in ``logits`` [M, N] and which rows are bad [M]; ``ids`` [N] int64: the places' full ids."""
     places = logits.argmax(1)  # the first of equal values, and NaN before all others
@@ -100,7 +101,8 @@ def _chained(logits: Array, top: int, chain: FilterChain, columns: _Columns, m: 
     else:
         basis = _row(logits, temperature, top) if tone is None else _toned(logits, tone, top)[0]
     if tone is None and not chain.acts(False):
-        return _without(_row(logits, temperature, top), top_choices(basis, np.arange(logits.size), chain)), None
+        dropped = top_choices(basis, None, chain)
+        return _without(_row(logits, temperature, top) if chain.temperature_last else basis, dropped), None
     allowed = chain_survivors(basis, chain, crossed)
     top = int(allowed[logits[allowed].argmax()])
     if tone is not None:
@@ -131,9 +133,10 @@ def _toned(logits: Array, tone: RowTone, top: int, allowed: Array | None = None)
 def _inverse_cdf(row: HostRow, allowed: Array | None, seed: int, step: int) -> int:
     """The first place at which the sum of probabilities, in ascending order, exceeds one uniform number (13.6)."""
     places = row.within(NEGLIGIBLE + row.rounding) if allowed is None else allowed
-    total = host_units(row.weights(places)).cumsum(dtype=np.float64)
-    need = host_uniform(seed, step, INVERSE_CDF) * total[-1]
-    return int(places[np.searchsorted(total, need, side="right")])
+    everywhere = allowed is None and places.size > row.scaled.size // 2  # cheaper than to gather
+    weights = row.relative(row.scaled) if everywhere else row.weights(places)
+    place = host_place(host_units(weights), host_uniform(seed, step, INVERSE_CDF))
+    return place if everywhere else int(places[place])
 
 
 def _row(logits: Array, temperature: float, top: int) -> HostRow:

@@ -14,14 +14,16 @@ from .noise import Array
 UNIT = 2.0**33
 #: Ids further below the largest scaled logit than this have no unit.
 NEGLIGIBLE = 24.0
+_BLOCK = 256
 #: Distances in nats, tried until what lies within holds enough.
 _LADDER = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 def host_units(weights: Array) -> Array:
     """Probabilities relative to the largest one as whole numbers, in the same type: float32 holds them exactly."""
-    units = weights * weights.dtype.type(UNIT)
-    return np.rint(units, out=units)
+    units: Array = weights * weights.dtype.type(UNIT)
+    np.rint(units, out=units)
+    return units
 
 
 def host_sum(units: Array) -> np.float64:
@@ -48,6 +50,18 @@ def host_reach(values: Array, units: Array, need: float) -> float:
     order = np.argsort(values, kind="stable")
     reached = int(np.searchsorted(units[order].cumsum(dtype=np.float64), need))
     return float(values[order[min(reached, order.size - 1)]])
+
+
+def host_place(units: Array, share: float) -> int:
+    """The first place at which the sum of ``units`` [n] exceeds ``share`` of the whole. Sums by blocks first."""
+    whole = units.size - units.size % _BLOCK
+    parts = units[:whole].reshape(-1, _BLOCK).sum(1, dtype=np.float64)
+    sums = np.append(parts, host_sum(units[whole:])).cumsum()
+    need = share * sums[-1]
+    block = int(np.searchsorted(sums, need, side="right"))
+    inner = units[block * _BLOCK : (block + 1) * _BLOCK].cumsum(dtype=np.float64)
+    before = sums[block - 1] if block else 0.0
+    return block * _BLOCK + int(np.searchsorted(before + inner, need, side="right"))
 
 
 def gaps_and_weights(scaled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -40,6 +40,7 @@ class Collector:
 
     ``watch(count)`` is called on the engine thread after each burst with the number of tokens taken so far, and at the
     end with :data:`ENDED`. After the end: ``finished``, ``generated`` and ``spec`` as the engine reported them;
+    ``text`` (prompt and output) and ``length`` (inputs in the target's state) are the row's own, if it became one;
     ``indices`` are the row indices it was seen with, ``problems`` lists broken promises.
     """
 
@@ -49,6 +50,8 @@ class Collector:
     bursts: list[int] = field(default_factory=list)
     finished: Finished | None = None
     generated: int = 0
+    text: tuple[int, ...] | None = None
+    length: int = 0
     spec: SpecStats = field(default_factory=SpecStats)
     problems: list[str] = field(default_factory=list)
     indices: set[int] = field(default_factory=set)
@@ -83,6 +86,7 @@ class Collector:
         self.finished = finished
         if row is not None:
             self.generated = row.generated
+            self.text, self.length = tuple(row.tokens), row.length
             self.spec = copy.deepcopy(row.spec)
         if self.watch is not None:
             self.watch(ENDED)

@@ -211,7 +211,7 @@ class PlainTexts:
     """Texts of id lists, each read from its beginning. Byte-level vocabularies only."""
 
     def __init__(self, tokenizer: Any) -> None:
-        special = set(tokenizer.all_special_ids)
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
         byte_of = {chr(byte): byte for byte in plain}
         byte_of |= {chr(256 + n): byte for n, byte in enumerate(b for b in range(256) if b not in plain)}

@@ -124,6 +124,8 @@ def run_with(cell: Cell, drafter: DraftProvider | None, jobs: Sequence[Job]) -> 
     result.seconds = time.perf_counter() - start
     if watched is not None:
         result.problems += watched.problems
+        if watched.largest_prefill > cell.chunk:
+            result.problems.append(f"a prefill ran {watched.largest_prefill} tokens, the chunk is {cell.chunk}")
     if failures:
         result.problems.append(f"{failures} drafter failures, the first: {first}")
     _count(result, served)

@@ -33,6 +33,7 @@ class Setup:
     kv_cache_tokens: int | None = None
     method: str = "none"
     preempt_ram_bytes: int | None = None
+    coupling: str = "gumbel"
 
     def config(self) -> EngineConfig:
         return EngineConfig.build(
@@ -46,6 +47,7 @@ class Setup:
             device_round=self.device_round,
             kv_cache_tokens=self.kv_cache_tokens,
             preempt_ram_bytes=self.preempt_ram_bytes,
+            coupling=self.coupling,
         )
 
 
@@ -137,6 +139,8 @@ def differences(job: Job, run: PlainRun, got: Collector) -> list[str]:
         expected, reason, generated = expected[:taken], "abort", taken
     if tuple(got.tokens) != expected:
         found.append(f"{job.name}: tokens differ {_first_difference(expected, got.tokens)}")
+    if got.text is not None and got.text != (*job.prompt, *got.tokens):
+        found.append(f"{job.name}: the row's text is not prompt and delivered tokens: {got.text}")
     if got.reason != reason:
         error = got.finished.error if got.finished else None
         found.append(f"{job.name}: finish reason {got.reason!r} ({error!r}), expected {reason!r}")

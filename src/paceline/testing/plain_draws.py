@@ -195,7 +195,7 @@ def log_probabilities(logits: Logits) -> dict[int, float]:
     return {i: float(logits[i]) - top - total for i in finite}
 
 
-def tempered(logits: Logits, case: Case, order: Sequence[int]) -> dict[int, float]:
+def tempered(logits: Logits, case: Case, order: Sequence[int]) -> dict[int, Any]:
     """The scores that noise is added to, in the type of the logits."""
     if case.curve is not None:
         values = {i: hermite(case.curve, x) for i, x in log_probabilities(logits).items()}

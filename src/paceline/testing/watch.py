@@ -38,7 +38,8 @@ class WatchedRow:
 
 
 class WatchedDrafter(DraftProvider):
-    """Wraps ``inner``. ``rows`` maps request id -> :class:`WatchedRow`; ``events`` is the call log in order."""
+    """Wraps ``inner``. ``rows`` maps request id -> :class:`WatchedRow`; ``events`` is the call log in order;
+    ``largest_prefill`` the most prompt tokens of one call."""
 
     def __init__(self, inner: DraftProvider) -> None:
         self.inner = inner
@@ -50,6 +51,7 @@ class WatchedDrafter(DraftProvider):
         self.problems: list[str] = []
         self.events: list[tuple[str, tuple[str, ...]]] = []
         self.rows: dict[str, WatchedRow] = {}
+        self.largest_prefill = 0
         self._threads: set[int] = set()
 
     def kv_groups(self, view: TargetView) -> tuple[BlockGroupSpec, ...]:
@@ -123,6 +125,7 @@ class _WatchedRows(DraftRows):
         records = self._owner.log("prefill", rows)
         self._owner.check(len(rows) == batch.num_rows, "prefill: rows and batch differ in number")
         tokens = batch.tokens.tolist()
+        self._owner.largest_prefill = max(self._owner.largest_prefill, len(tokens))
         self._owner.check(context.shape[0] == len(tokens), "prefill: context and batch differ in length")
         at = 0
         for record, start, count in zip(records, batch.context_lens, batch.query_lens, strict=False):
