@@ -1,4 +1,4 @@
-"""S10 and S11: a stop string anywhere in a burst cuts text, ids, log-probabilities and usage where plain decoding does."""
+"""S10 and S11: a stop string in a burst cuts text, ids, log-probabilities and usage where plain decoding does."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from paceline.engine.state import PrefillStep
 from paceline.testing.collect import Collector
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs, watch_steps
 from paceline.testing.toy import ToyTarget
+from paceline.testing.watch import WatchedDrafter
 
 # -- 24: prefill plan ------------------------------------------------------------------------------------------------
 
@@ -96,6 +97,17 @@ def test_24_catches_broken_plans(fault: str) -> None:
     }
     with pytest.raises(AssertionError):
         check_plan(span, broken[fault])
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 16, 40])
+def test_24_packed_prefills_stay_within_the_chunk(chunk: int) -> None:
+    watched = WatchedDrafter(make_drafter("oracle", DECODER))
+    many = [Job(f"job-{n}", tuple(range(1, 5 + n)), greedy(3), after=("first", 1)) for n in range(6)]
+    with open_engine(TOY, (), Setup(rows=7, chunk=chunk), watched) as engine:
+        run_jobs(engine, [Job("first", (1,), greedy(8)), *many])
+    assert watched.problems == []
+    prefills = [len(rows) for method, rows in watched.events if method == "prefill"]
+    assert watched.largest_prefill <= chunk and (chunk < 16 or max(prefills) > 1), "rows are packed, but no more fit"
 
 
 # -- 26: publication before join -------------------------------------------------------------------------------------

@@ -164,6 +164,21 @@ def test_9_an_ended_row_covers_its_prompt_and_what_was_delivered(
             assert all(len(tokens) <= len(job.prompt) for tokens, _ in entries), "nothing for failed or cancelled rows"
 
 
+@pytest.mark.parametrize("device_round", [True, False])
+@pytest.mark.parametrize("stop_after", range(1, 9))
+def test_9_a_consumer_that_stops_inside_a_burst_leaves_only_delivered_inputs(
+    stop_after: int, device_round: bool
+) -> None:
+    published: list[tuple[Request, tuple[int, ...], CachedPrefix]] = []
+    job = Job("stops", (5, 6, 7), greedy(16), Behaviour(stop_after=stop_after))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_module, "FamilyCache", lambda tables: KeepingCache(tables, published))
+        setup = Setup(depth=6, device_round=device_round)
+        got = serve(setup, (job,), make_drafter("oracle", DECODER))["stops"]
+    assert published[-1][1] == (*job.prompt, *got.tokens)[: got.length]
+    assert len(job.prompt) + stop_after - 1 <= got.length <= len(job.prompt) + stop_after
+
+
 def order_problems(scenario: Scenario) -> list[str]:
     """Run a scenario and check the row order and the indices after every turn (invariant 16)."""
     before: list[str] = []

@@ -116,7 +116,7 @@ class DraftProvider(ABC):
     """Makes :class:`DraftRows`. ``id`` names the drafter in reports and in the group key.
 
     ``external_tokens``: ``consume`` is implemented, so spans may propose for its rows. ``free``: proposes without a
-    model forward, so its proposals cost nothing and bound the depth (spec 6.3). ``weight_bytes``: memory of its weights.
+    model forward, so its proposals cost nothing and bound the depth (spec 6.3). ``weight_bytes``: memory it holds.
     """
 
     id: str

@@ -90,8 +90,9 @@ class FeatureDecoder:
         return self._answers[key]
 
     def recorded(self, request: Request) -> tuple[int, ...]:
-        """The draws that plain decoding makes for a request of the engine: what an oracle drafter replays."""
-        return self.run(request.prompt_ids, replace(request.params, seed=request.seed, n=1)).draws
+        """The draws that plain decoding makes for a request of the engine, what an oracle drafter replays; they go on
+        beyond a stop string, of which no drafter knows."""
+        return self.run(request.prompt_ids, replace(request.params, seed=request.seed, n=1, stop=None)).draws
 
     def _decode(self, prompt: tuple[int, ...], params: SamplingParams) -> PlainAnswer:
         ends = set(params.stop_token_ids) | (set() if params.ignore_eos else set(self.eos_ids))
