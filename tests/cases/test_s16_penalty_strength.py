@@ -28,7 +28,7 @@ def served() -> Iterator[Engines]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", PENALTIES)
-def test_s16_two_hundred_tokens_with_perfect_wrong_and_no_drafts(
+def test_s16_two_hundred_tokens_under_any_drafter(
     name: str, temperature: float, served: Engines
 ) -> None:
     base = {"max_tokens": 200, "temperature": temperature, "seed": 7, "logit_bias": LOOPING["logit_bias"]}

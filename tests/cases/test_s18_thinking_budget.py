@@ -49,6 +49,6 @@ def test_s18_tokens_of_the_prompt_count_and_blocks_may_follow_each_other(drafter
 
 def test_s18_a_model_without_markers_refuses_by_name() -> None:
     assert len(build_tokenizer()) < len(tokenizer())
-    with open_llm(ToyTarget(SPEC), (), Setup(rows=1), None, build_tokenizer()) as llm:
-        with pytest.raises(RequestError, match="thinking_budget"):
-            llm.generate([[5, 6]], SamplingParams(max_tokens=3, thinking_budget=5))
+    opened = open_llm(ToyTarget(SPEC), (), Setup(rows=1), None, build_tokenizer())
+    with opened as llm, pytest.raises(RequestError, match="thinking_budget"):
+        llm.generate([[5, 6]], SamplingParams(max_tokens=3, thinking_budget=5))

@@ -23,7 +23,11 @@ A_INT = {
     "required": ["a"],
     "additionalProperties": False,
 }
-PARAMS = SamplingParams(max_tokens=60, temperature=1.0, seed=6, structured_outputs={"json": A_INT}, logprobs=1)
+#: Spaces between the parts are legal and likely; without them the document ends in time.
+NO_SPACE = {i: -100.0 for i in range(len(tokenizer())) if not tokenizer().decode([i]).strip()}
+PARAMS = SamplingParams(
+    max_tokens=60, temperature=1.0, seed=6, structured_outputs={"json": A_INT}, logprobs=1, logit_bias=NO_SPACE
+)
 BEYOND = (IM_END, 5, 6, 7, IM_END)
 
 
