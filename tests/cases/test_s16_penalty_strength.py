@@ -28,10 +28,14 @@ def served() -> Iterator[Engines]:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", PENALTIES)
-def test_s16_two_hundred_tokens_under_any_drafter(
-    name: str, temperature: float, served: Engines
-) -> None:
-    base = {"max_tokens": 200, "temperature": temperature, "seed": 7, "logit_bias": LOOPING["logit_bias"]}
+def test_s16_two_hundred_tokens_under_any_drafter(name: str, temperature: float, served: Engines) -> None:
+    base = {
+        "max_tokens": 200,
+        "temperature": temperature,
+        "seed": 7,
+        "ignore_eos": True,
+        "logit_bias": LOOPING["logit_bias"],
+    }
     params = SamplingParams(**base, **PENALTIES[name])
     without = served.decoder.run(PROMPT, SamplingParams(**base)).tokens
     assert served.decoder.run(PROMPT, params).tokens != without

@@ -41,7 +41,7 @@ def test_s18_the_block_closes_at_its_budget(budget: int, temperature: float, ser
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_s18_tokens_of_the_prompt_count_and_blocks_may_follow_each_other(drafter: str, served: Engines) -> None:
     begun = (50, THINK, 60, 61, 62)
-    params = SamplingParams(max_tokens=40, temperature=1.0, seed=3, thinking_budget=4, logit_bias={THINK: 7.0})
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=3, thinking_budget=4, logit_bias={THINK: 11.0})
     assert served.check([(begun, params), ((50,), params)], drafter, True) == []
     tokens = decoder().run(begun, params).tokens
     assert tokens.count(END_THINK) >= 2 and END_THINK in tokens[:2]

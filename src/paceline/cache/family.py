@@ -88,9 +88,14 @@ class FamilyCache:
         return entry.prefix
 
     def publish(self, request: Request, namespace: str, tokens: Sequence[int], prefix: CachedPrefix) -> None:
-        """Keep a family's first prefix; anything later is given back at once."""
+        """Keep a family's first prefix; anything later, or as long as the prompt itself, is given back at once."""
         family = request.family
-        if family is None or family.id in self._entries or request.id not in self._members.get(family.id, ()):
+        if (
+            family is None
+            or len(tokens) >= len(request.prompt_ids)
+            or family.id in self._entries
+            or request.id not in self._members.get(family.id, ())
+        ):
             self._tables.unshare(prefix.blocks)
             return
         self._entries[family.id] = _Entry(prefix, tuple(tokens), self._members[family.id])

@@ -98,7 +98,6 @@ class SpeculativeGroup:
         attachment = self.drafter.capture(state.row)
         preempted = PreemptedRow(state.row, state, self.ram.take(self.parts, state.row), attachment)
         self.release_row(state.row)
-        self._stats.preemptions += 1
         return preempted
 
     def preempt(self, row: Row) -> PreemptedRow:
@@ -161,7 +160,7 @@ class SpeculativeGroup:
         for row in rows:
             self.parts.tables.trim(row.index, row.length)
         while not self._reserve(rows, [0] * len(rows)):
-            if not self.host.make_room():
+            if not (self.parts.cache.evict() or self.host.make_room()):
                 raise OutOfBlocks(len(rows), 0)
             rows = list(self.host.rows)
         return rows, [0] * len(rows)

@@ -60,8 +60,12 @@ class Preparation:
         """Take in a preempted row: ready at once if its state was kept, else rebuilt by replay (spec 18.3)."""
         row, state = preempted.row, preempted.state
         restore_state(self._parts, preempted)
-        self._group.sampler.open_row(row)
-        self._group.grammars.open_row(row)
+        try:
+            self._group.sampler.open_row(row)
+            self._group.grammars.open_row(row)
+        except BaseException:
+            self._group.release_row(row)
+            raise
         row.drafting = row.request.draft_cap > 0
         if row.drafting:
             kept = None if preempted.snapshot is None else preempted.attachment
@@ -140,6 +144,8 @@ class Preparation:
     def _adopt(self, row: Row) -> CachedPrefix | None:
         """Start the row on the longest cached prefix, if there is one (spec 4.6)."""
         tables, request = self._parts.tables, row.request
+        if request.params.prompt_logprobs is not None and (request.family is None or request.family.leads):
+            return None  # its report needs the logits of the whole prompt
         prefix = self._parts.cache.acquire(request, request.namespace or "", request.prompt_ids)
         if prefix is not None:
             tables.adopt(row.index, prefix.blocks, prefix.length)

@@ -48,6 +48,7 @@ class Scheduler:
         self._rows: list[Row] = []
         self._group: SpeculativeGroup | None = None
         self._preparation: Preparation | None = None
+        self._held = False
         self._ended: list[tuple[Consumer, Row | None, Finished]] = []
 
     # -- host surface ------------------------------------------------------------------------------------------------
@@ -83,11 +84,15 @@ class Scheduler:
             given_way = self._preparation.preempt_newest()
         if given_way is None and self._group is not None and len(self._rows) > 1:
             given_way = self._group.preempt(self._rows[-1])
+        if given_way is None:
+            return False
         if isinstance(given_way, PreemptedRow):
             self._preempted.appendleft(given_way)
-        elif given_way is not None:
+        else:
             self._waiting.appendleft(given_way)
-        return given_way is not None
+        self._stats.preemptions += 1
+        self._held = True
+        return True
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -188,7 +193,12 @@ class Scheduler:
         self.reject(preempted.row, error)
 
     def _admit(self) -> None:
-        """Move preempted rows, then waiting requests into the preparation, first come, first served."""
+        """Move preempted rows, then waiting requests into the preparation, first come, first served.
+
+        After a preemption nobody is admitted until somebody has ended: the blocks set free are the older rows'.
+        """
+        if self._held and self._rows:
+            return
         while self._preempted and self._can_resume(self._preempted[0]):
             self._resume(self._preempted.popleft())
         while self._waiting and not self._preempted and self._can_start(self._waiting[0]):
@@ -258,6 +268,7 @@ class Scheduler:
 
     def _end(self, request: Request, row: Row | None, finished: Finished) -> None:
         """Record that a request ended, exactly once; consumers hear of it after everything of the row is released."""
+        self._held = False
         self._ended.append((self._consumers.pop(request.id), row, finished))
         self._stats.finished[finished.reason] = self._stats.finished.get(finished.reason, 0) + 1
         self._families.leave(request)
