@@ -1,9 +1,9 @@
 """A drafter of one's own: the successors of word pairs, counted in the request's own text.
 
-For every token, and for every pair of neighbouring tokens, it remembers what came next and how often. A proposal is a walk: the most
-frequent successor of the last two tokens, or of the last one where the pair is new, then the same again from there. Among equally
-frequent successors the newest wins. Memory is bounded: the contexts used longest ago are forgotten, and of each context the rarest
-successors.
+For every token, and for every pair of neighbouring tokens, it remembers what came next and how often. A proposal is a
+walk: the most frequent successor of the last two tokens, or of the last one where the pair is new, then the same again
+from there. Among equally frequent successors the newest wins. Memory is bounded: the contexts seen longest ago are
+forgotten, and of each context the rarest successors.
 
     python examples/pair_drafter.py          # the equality check on a tiny model; exit code 1 if it finds anything
     python examples/pair_drafter.py --demo   # one answer of the demo model, and how much of it was accepted
@@ -20,7 +20,7 @@ Context = tuple[int, ...]
 
 
 class Successors:
-    """What one request has taught: counts by context, the context used longest ago first."""
+    """What one request has taught: counts by context, the context seen longest ago first."""
 
     def __init__(self) -> None:
         self.seen = 0
