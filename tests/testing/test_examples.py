@@ -1,4 +1,4 @@
-"""What authors of drafters copy from works: the drafters of ``examples/`` and of ``docs/drafters.md`` keep the contract."""
+"""What authors copy from works: the drafters of ``examples/`` and of ``docs/drafters.md`` keep the contract."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_pairs_learn_the_same_whether_the_text_comes_in_parts_or_whole(pairs: An
     drafter = pairs()
     state = drafter.new_state(text[:5])
     for end in (5, 6, 9, 23, 40):
-        assert drafter.propose(state, text[:end], 4) == drafter.propose(drafter.new_state(text[:5]), text[:end], 4)
+        whole = drafter.new_state(text[:5])
+        assert drafter.propose(state, text[:end], 4) == drafter.propose(whole, text[:end], 4)
+        assert state.counts == whole.counts
 
 
 def test_pairs_keep_no_more_than_they_were_allowed(pairs: Any) -> None:

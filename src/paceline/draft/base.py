@@ -7,9 +7,9 @@ name, only its declared capabilities. Nothing a drafter does can change the toke
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.transaction import NoChange, StateChange
@@ -140,6 +140,30 @@ class DraftProvider(ABC):
         """Release weights. Called once by whoever loaded the provider."""
 
 
+class TextView(Sequence[int]):
+    """A list that can be read but not changed: a request's own text in a drafter's hands. Slices are copies."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        return self._tokens[place]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tokens)
+
+
 class TokenDrafter(DraftProvider):
     """Base for drafters that need only the text: implement :meth:`propose`, optionally with per-row state.
 
@@ -177,9 +201,16 @@ class _TokenRows(DraftRows):
     def draft(self, batch: RoundBatch) -> Draft:
         lists: list[list[int]] = []
         for row, depth in zip(batch.rows, batch.depths, strict=True):
-            proposal = self._drafter.propose(self._states[row.index], row.tokens, depth) if depth > 0 else ()
-            lists.append(list(proposal)[:depth])
+            lists.append(self._propose(row, depth) if depth > 0 else [])
         return Draft.from_lists(lists)
+
+    def _propose(self, row: Row, depth: int) -> list[int]:
+        """One row's proposals; an error names the row, so that it costs no other."""
+        try:
+            return list(self._drafter.propose(self._states[row.index], TextView(row.tokens), depth))[:depth]
+        except Exception as error:
+            error.row = row  # type: ignore[attr-defined]
+            raise
 
     def preview(self, batch: RoundBatch) -> Draft | None:
         return self.draft(batch)

@@ -74,7 +74,8 @@ class GuardedDrafter:
         if self._guard(mine.rows, lambda: drafts.append(self._checked(self._rows.draft(mine), mine))):
             for i, proposal in zip(keep, drafts[0].to_lists(), strict=True):
                 proposals[i] = self._legal(proposal[: batch.depths[i]])
-        return proposals
+            return proposals
+        return self.draft(batch)  # with the rows that still have a drafter: at least one fewer
 
     def commit(self, batch: RoundBatch, window: Window, accepted: Sequence[int]) -> None:
         """Hand the drafter the part of the window that belongs to its rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cache.family import FamilyCache
@@ -14,15 +14,13 @@ from ..core.request import Request
 from ..core.row import Finished, FinishReason, Row
 from ..core.stats import EngineStats
 from .binder import GroupRequest
+from .capacity import Capacity
 from .group import SpeculativeGroup
 from .preemption import PreemptedRow, RamTier
 from .preparation import Preparation
 from .state import EngineParts
 
 _LOG = logging.getLogger("paceline.engine")
-
-#: Share of the pool that admission leaves free for the growth of running rows.
-WATERMARK = 0.01
 
 
 class Scheduler:
@@ -38,6 +36,7 @@ class Scheduler:
     ) -> None:
         self._parts = parts
         self._families = families
+        self._capacity = Capacity(parts, families)
         self._bind = bind
         self._stats = stats
         self._ram = ram
@@ -199,9 +198,9 @@ class Scheduler:
         """
         if self._held and self._rows:
             return
-        while self._preempted and self._can_resume(self._preempted[0]):
+        while self._preempted and self._capacity.can_resume(self._preempted[0], self.num_running):
             self._resume(self._preempted.popleft())
-        while self._waiting and not self._preempted and self._can_start(self._waiting[0]):
+        while self._waiting and not self._preempted and self._capacity.can_start(self._waiting[0], self.num_running):
             request = self._waiting.popleft()
             row = Row(request, index=-1, tokens=list(request.prompt_ids))
             try:
@@ -226,38 +225,6 @@ class Scheduler:
             self._preparation = self._group.prepare()
         return self._preparation
 
-    def _can_resume(self, preempted: PreemptedRow) -> bool:
-        return self._can_take(preempted.blocks_wanted, preempted.row.request, adopts=False)
-
-    def _can_start(self, request: Request) -> bool:
-        return self._can_take(_first_blocks(request), request, adopts=True)
-
-    def _can_take(self, positions: int, request: Request, *, adopts: bool) -> bool:
-        """A free index, and blocks for ``positions`` above the watermark (spec 18.3).
-
-        Prefixes that only the cache holds give way; that of the request itself only if it could not start otherwise.
-        ``adopts``: the row starts on its family's prefix, so those blocks need not be taken.
-        """
-        if not self._parts.tables.free_indices:
-            return False
-        while not self._fits(positions, self._families.shared_blocks(request) if adopts else {}):
-            if not self._families.evict(keep=request if adopts else None):
-                break
-        else:
-            return True
-        alone = not self.num_running
-        return alone and adopts and self._families.evict() and self._fits(positions, {})
-
-    def _fits(self, positions: int, shared: Mapping[str, int]) -> bool:
-        tables = self._parts.tables
-        alone = not self.num_running
-        for group, blocks in tables.blocks_for(positions, self._parts.span).items():
-            pool = tables.pools[group]
-            spare = 0 if alone else int(WATERMARK * pool.num_blocks)
-            if pool.free_blocks < blocks - shared.get(group, 0) + spare:
-                return False
-        return True
-
     def _close_group(self, error: BaseException) -> None:
         preparation, group = self._preparation, self._group
         self._preparation = self._group = None
@@ -280,12 +247,6 @@ class Scheduler:
                 consumer.finish(row, finished)
             except Exception as error:
                 _LOG.warning("a consumer failed at the end of its request: %r", error, exc_info=error)
-
-
-def _first_blocks(request: Request) -> int:
-    """Positions a new row needs blocks for: its prompt and one round of its greatest depth."""
-    prompt = len(request.prompt_ids)
-    return prompt + min(1 + request.draft_cap, request.max_tokens)
 
 
 def _rejection(error: BaseException) -> Finished:
