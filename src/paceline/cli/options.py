@@ -96,6 +96,7 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("spec_adaptive", bool, "Choose the depth of every round by its costs.", SPECULATION),
     Flag("prompt_lookup_min", int, "Shortest run of tokens that prompt lookup matches.", SPECULATION),
     Flag("prompt_lookup_max", int, "Longest run of tokens that prompt lookup matches.", SPECULATION),
+    Flag("spec_shared_tokens", int, "Tokens of earlier answers that text lookup may draw on.", SPECULATION),
     Flag("speculative_config", str, "The same settings as one JSON object.", SPECULATION),
     Flag("draft_temperature", float, "Temperature of the drafter's draws, if not the request's.", SPECULATION),
     Flag("draft_filter", bool, "Filter the drafter's draws like the request's.", SPECULATION),

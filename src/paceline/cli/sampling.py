@@ -18,6 +18,7 @@ STRUCTURED = "structured_outputs"
 
 #: Fields of ``SamplingParams`` that have no flag of their own, and why.
 NO_FLAG: dict[str, str] = {
+    "best_of": "the commands stream, and a stream cannot take back a sample that is not kept",
     "num_draft_tokens": "--num-draft-tokens sets the engine's depth, which for the requests of one command is the same",
 }
 

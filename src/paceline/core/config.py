@@ -57,6 +57,7 @@ class SpecConfig:
     model: str | None = None
     tokens: int | None = None
     adaptive: bool = False
+    shared_tokens: int = 0
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
 
@@ -307,6 +308,7 @@ def _check(config: EngineConfig) -> None:
         ("prompt_lookup_max", 1),
         ("num_threads", 1),
         ("seed", 0),
+        ("spec_shared_tokens", 0),
         ("preempt_ram_bytes", 0),
     ):
         section, attribute = _FIELDS[name]

@@ -40,6 +40,7 @@ _COUNTS: dict[str, tuple[int, int, bool]] = {
     "max_tokens": (1, 2**31, True),
     "min_tokens": (0, 2**31, False),
     "n": (1, _MAX_SAMPLES, False),
+    "best_of": (1, _MAX_SAMPLES, True),
     "top_k": (-1, 2**128, False),
     "seed": (0, _MAX_SEED, True),
     "logprobs": (-1, _MAX_LOGPROBS, True),
@@ -101,7 +102,8 @@ class SamplingParams:
 
     Length and ends: ``max_tokens`` tokens at most, ``None`` = until EOS or the context ends; ``min_tokens`` before EOS
     and stop ids are allowed; ``stop`` strings end the text (cut before them unless ``include_stop_str_in_output``);
-    ``stop_token_ids`` end it like EOS; ``ignore_eos``: the model's own EOS ids do not. ``n`` samples of the prompt.
+    ``stop_token_ids`` end it like EOS; ``ignore_eos``: the model's own EOS ids do not. ``n`` samples of the prompt;
+    with ``best_of`` so many are drawn and the n with the highest mean log-probability per token are kept.
 
     Draws: ``temperature`` (at most 1e-5 is greedy), then ``top_k`` (0 or -1 = off), ``top_p``, ``min_p``, ``typical_p``
     (1 = off) and XTC, which with ``xtc_probability`` drops all but the least likely of the ids whose probability is at
@@ -141,6 +143,7 @@ class SamplingParams:
     hlg: HlgSettings | Mapping[str, Any] | None = None
     seed: int | None = None
     n: int = 1
+    best_of: int | None = None
     min_tokens: int = 0
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] = ()
@@ -181,6 +184,8 @@ class SamplingParams:
                 raise RequestError(name, f"must be one of {', '.join(words)}, not {getattr(self, name)!r}")
         if self.typical_p < 1 and self.filter_order == "temperature_last":
             raise RequestError("typical_p", "needs filter_order temperature_first; leave one of them out")
+        if self.best_of is not None and self.best_of < self.n:
+            raise RequestError("best_of", f"{self.best_of} is less than n {self.n}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         self._freeze("stop", _strings("stop", (self.stop,) if isinstance(self.stop, str) else self.stop or ()))
@@ -205,6 +210,11 @@ class SamplingParams:
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings as a tuple, whatever form ``stop`` was given in."""
         return tuple(self.stop or ())
+
+    @property
+    def samples(self) -> int:
+        """How many samples are drawn, whatever number is kept."""
+        return self.n if self.best_of is None else self.best_of
 
     @property
     def greedy(self) -> bool:

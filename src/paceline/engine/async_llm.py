@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.config import EngineConfig
 from ..core.request import SamplingParams
 from ..core.stats import EngineStats
 from .consumer import StreamConsumer
-from .frontend import ChatOptions, EnginePort, Frontend, Message, Prompt, PromptLike
+from .frontend import ChatOptions, EnginePort, Frontend, Message, Prompt, PromptLike, refuse_best_of
 from .llm import raise_if_engine_failed
 from .outputs import RequestOutput, StreamDelta
 
@@ -85,7 +86,9 @@ class AsyncLLM:
         Leaving the loop early, or cancelling the task, aborts the request. What is refused raises
         :class:`paceline.RequestError`, at the call or at the first step.
         """
-        return self._run(self._frontend.encode(prompt), sampling_params or SamplingParams(), request_id)
+        params = sampling_params or SamplingParams()
+        refuse_best_of(params)
+        return self._run(self._frontend.encode(prompt), params, request_id)
 
     def chat_stream(
         self,
@@ -100,7 +103,9 @@ class AsyncLLM:
         """As :meth:`stream`, for a conversation; without ``sampling_params`` the model's generation config holds."""
         options = ChatOptions(chat_template, add_generation_prompt, chat_template_kwargs)
         prompt = self._frontend.encode_chat(messages, options)
-        return self._run(prompt, sampling_params or self._frontend.default_params(), request_id)
+        params = sampling_params or self._frontend.default_params()
+        refuse_best_of(params)
+        return self._run(prompt, params, request_id)
 
     async def generate(
         self,
@@ -110,13 +115,16 @@ class AsyncLLM:
         request_id: str | None = None,
     ) -> RequestOutput:
         """Complete one prompt and return its result. Run many at once with ``asyncio.gather``."""
-        return await _result(self.stream(prompt, sampling_params, request_id=request_id))
+        params = sampling_params or SamplingParams()
+        return await _result(self._run(self._frontend.encode(prompt), params, request_id), params)
 
     async def chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, **options: Any
     ) -> RequestOutput:
         """Answer one conversation and return its result; ``options`` are those of :meth:`chat_stream`."""
-        return await _result(self.chat_stream(messages, sampling_params, **options))
+        params = sampling_params or self._frontend.default_params()
+        shown = replace(params, best_of=None, n=params.samples, logprobs=_captured(params))
+        return await _result(self.chat_stream(messages, shown, **options), params)
 
     def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish reason ``"abort"``. Whether it was live."""
@@ -154,8 +162,13 @@ class AsyncLLM:
                     self.engine.abort(name, "the caller stopped reading")
 
 
-async def _result(deltas: AsyncIterator[StreamDelta]) -> RequestOutput:
-    """The whole result of a stream: one choice per sample."""
+def _captured(params: SamplingParams) -> int | None:
+    """Log-probabilities to ask for: those the caller wants, or the ones that ``best_of`` ranks by."""
+    return 0 if params.best_of is not None and params.logprobs is None else params.logprobs
+
+
+async def _result(deltas: AsyncIterator[StreamDelta], params: SamplingParams) -> RequestOutput:
+    """The whole result of a stream: one choice per sample that ``params`` keep."""
     parts = {delta.index: delta.output async for delta in deltas if delta.output is not None}
     ordered = [parts[index] for index in sorted(parts)]
-    return ordered[0] if len(ordered) == 1 else RequestOutput.merged(ordered)
+    return RequestOutput.of_samples(ordered, params)

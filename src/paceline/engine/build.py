@@ -168,6 +168,7 @@ def choose_drafter(
         num_draft_tokens=wanted,
         lookup_min=config.spec.prompt_lookup_min,
         lookup_max=config.spec.prompt_lookup_max,
+        shared_tokens=config.spec.shared_tokens,
     )
     loaded = registry.load(method, request)
     return Drafting(loaded.provider, loaded.num_draft_tokens, reason)

@@ -131,15 +131,24 @@ class Frontend:
     def submit(self, prompt: Prompt, submission: Submission, consume: Callable[[Submission], Consumer]) -> list[str]:
         """Hand a prompt to the engine, once per sample asked for; returns the ids to abort it by."""
         params, name = submission.params, submission.request_id
-        if params.n == 1:
+        if params.best_of is not None and params.logprobs is None:  # the ranking needs them, the caller does not
+            submission = replace(submission, params=replace(params, logprobs=0))
+            params = submission.params
+        if params.samples == 1:
             return [self._engine.add_request(prompt.ids, params, consume(submission), name)]
-        consumers = [consume(replace(submission, index=place)) for place in range(params.n)]
+        consumers = [consume(replace(submission, index=place)) for place in range(params.samples)]
         return self._engine.add_samples(prompt.ids, params, consumers, name)
 
     def _tokenizer(self, name: str) -> Any:
         if self.tokenizer is None:
             raise RequestError(name, "is text, and skip_tokenizer_init is set; give token ids")
         return self.tokenizer
+
+
+def refuse_best_of(params: SamplingParams) -> None:
+    """A stream cannot take back what it has shown."""
+    if params.best_of is not None and params.best_of > params.n:
+        raise RequestError("best_of", "cannot be streamed: which samples are kept is known at the end; use generate")
 
 
 def prompt_list(prompts: PromptLike | Sequence[PromptLike]) -> list[PromptLike]:

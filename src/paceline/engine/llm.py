@@ -24,6 +24,7 @@ from .frontend import (
     conversation_list,
     params_list,
     prompt_list,
+    refuse_best_of,
 )
 from .outputs import RequestOutput, StreamDelta
 
@@ -144,6 +145,7 @@ class LLM:
         """Complete one prompt piece by piece; the last delta carries the result. Leaving the loop aborts it."""
         deltas: queue.SimpleQueue[StreamDelta] = queue.SimpleQueue()
         ready, params = self._frontend.encode(prompt), sampling_params or SamplingParams()
+        refuse_best_of(params)
         submission = self._frontend.submission(ready, params)
         names = self._frontend.submit(ready, submission, lambda each: StreamConsumer(each, deltas.put))
         return self._deltas(deltas, names)
@@ -186,6 +188,7 @@ class _Batch:
         self._results: dict[int, RequestOutput] = {}
         self._samples: dict[int, dict[int, RequestOutput]] = {}
         self._names: dict[int, list[str]] = {}
+        self._wanted: dict[int, SamplingParams] = {}
         self._changed = threading.Condition()
 
     def run(
@@ -209,6 +212,7 @@ class _Batch:
 
     def _submit(self, place: int, prompt: Prompt, params: SamplingParams, name: str) -> None:
         submission = self._frontend.submission(prompt, params)
+        self._wanted[place] = params
 
         def consume(each: Submission) -> ResultConsumer:
             return ResultConsumer(each, lambda output: self._done(place, each, output))
@@ -224,9 +228,9 @@ class _Batch:
         with self._changed:
             samples = self._samples.setdefault(place, {})
             samples[submission.index] = output
-            if len(samples) == submission.params.n:
+            if len(samples) == submission.params.samples:
                 parts = [samples[index] for index in sorted(samples)]
-                self._results[place] = parts[0] if len(parts) == 1 else RequestOutput.merged(parts)
+                self._results[place] = RequestOutput.of_samples(parts, self._wanted[place])
                 self._changed.notify_all()
 
     def _wait(self, count: int, advance: _Advance | None) -> None:

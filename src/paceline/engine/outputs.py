@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
+from ..core.params import SamplingParams
 from ..core.row import FinishReason
 from ..core.stats import SpecStats
 
@@ -164,6 +166,14 @@ class CompletionOutput:
             return None
         return sum(entry[token].logprob for entry, token in zip(self.logprobs, self.token_ids, strict=True))
 
+    @property
+    def mean_logprob(self) -> float:
+        """Log-probability per token, by which ``best_of`` ranks; a failed or empty answer ranks last."""
+        if self.finish_reason not in ("stop", "length") or not self.token_ids:
+            return -math.inf
+        total = self.cumulative_logprob
+        return -math.inf if total is None else total / len(self.token_ids)
+
 
 @dataclass(frozen=True)
 class RequestOutput:
@@ -181,6 +191,19 @@ class RequestOutput:
     seed: int | None = None
     prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
     error: BaseException | None = field(default=None, compare=False)
+
+    @classmethod
+    def of_samples(cls, parts: Sequence[RequestOutput], params: SamplingParams) -> RequestOutput:
+        """What a caller who asked by ``params`` gets of all samples drawn: those kept, likeliest first with
+        ``best_of``; the metrics count all of them."""
+        if params.best_of is None:
+            return parts[0] if len(parts) == 1 else cls.merged(parts)
+        whole = cls.merged(parts)
+        ranked = sorted(whole.outputs, key=lambda choice: choice.mean_logprob, reverse=True)[: params.n]
+        kept = [replace(choice, index=place) for place, choice in enumerate(ranked)]
+        if params.logprobs is None:
+            kept = [replace(choice, logprobs=None) for choice in kept]
+        return replace(whole, outputs=tuple(kept))
 
     @classmethod
     def merged(cls, parts: Sequence[RequestOutput]) -> RequestOutput:

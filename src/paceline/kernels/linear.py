@@ -14,6 +14,8 @@ _BATCH_HINT = 8
 _EDGE = 16
 _WIDE_ROWS = (65, 100, 129)
 _DEQUANTISED_ELEMENTS = 8 << 20
+#: A product that must not run on fewer than two or three rows runs on four, which takes less time than two.
+_PADDED_ROWS = 4
 #: Up to so many rows a product runs as it is; longer prompt chunks are padded to a multiple of the step.
 _FEW_ROWS, _ROW_STEP = 32, 16
 _PROBED: dict[tuple[str, int, int, bool, int], Invariance] = {}
@@ -65,7 +67,8 @@ def _probed(linear: _Padded, dtype: str) -> Linear:
         _PROBED[key] = _probe(linear)
     found = _PROBED[key]
     del linear.edges
-    linear.min_rows, linear.row_invariant, linear.wide_invariant = found.min_rows, found.narrow, found.wide
+    linear.row_invariant, linear.wide_invariant = found.narrow, found.wide
+    linear.min_rows = 1 if found.min_rows == 1 else _PADDED_ROWS
     return linear
 
 

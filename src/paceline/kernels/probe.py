@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 PROBED_ROWS = 256
-_SMALL = (1, 2, 3, 5, 8, 16, 17, 32, 33, 48)
+_SMALL = (1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 48)
 _LARGE = (64, 100, PROBED_ROWS)
 _LARGE_LIMIT = 96 << 20
 
