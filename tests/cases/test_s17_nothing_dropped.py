@@ -47,7 +47,7 @@ def test_s17_the_option_acts(name: str, drafter: str, served: Engines) -> None:
         assert not {token for tokens in got for token in tokens} & {40, 77}
 
 
-@pytest.mark.parametrize("name", ["mirostat", "top_a", "tfs_z", "best_of", "use_beam_search"])
+@pytest.mark.parametrize("name", ["mirostat", "top_a", "tfs_z", "use_beam_search"])
 def test_s17_what_does_not_exist_is_refused_by_name(name: str) -> None:
     with pytest.raises((TypeError, RequestError), match=name):
         SamplingParams(**{name: 1})

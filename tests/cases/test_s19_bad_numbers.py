@@ -48,7 +48,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("n", 0),
 ]
 #: Fields of other engines: refused by name, not ignored.
-UNKNOWN: list[tuple[str, Any]] = [("top_logprobs", 10**6), ("mirostat", 2), ("best_of", 4)]
+UNKNOWN: list[tuple[str, Any]] = [("top_logprobs", 10**6), ("mirostat", 2)]
 #: Allowed, and the same as no filter at all: -1 and 0 mean off, and nothing lies above the vocabulary.
 NO_FILTER = [0, -1, 10**7]
 

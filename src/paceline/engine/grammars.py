@@ -74,8 +74,11 @@ class RowGrammars:
                     wanted = constrained_proposals(matcher, kept[place], depth) if depth else []
                     window = window_masks(matcher, wanted)
                     kept[place] = wanted[: window.legal_length]
-                    found.places.extend(range(first, first + window.legal_length + 1))
-                    masks.append(window.masks)
+                    # nothing is drawn behind the proposal that ends the grammar: a mask there, which permits EOS
+                    # only, could leave a request that bans EOS without any id
+                    count = window.legal_length + (window.ends_at is None)
+                    found.places.extend(range(first, first + count))
+                    masks.append(window.masks[:count])
                 except RowFailed as error:
                     kept[place] = []
                     found.failed[place] = error
