@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 
 # Threads that spin while they wait starve everything else on a small machine.
 export GOMP_SPINCOUNT ?= 0
+# The same hash seed makes generated test cases the same ones in every run.
+export PYTHONHASHSEED ?= 0
 
 .PHONY: install demo test check lint types equality bench format clean
 
