@@ -12,6 +12,7 @@ from tests.draft.model_kit import check_kv, model_rows, self_drafter, target
 from paceline.core.request import SamplingParams
 from paceline.core.row import Row
 from paceline.draft.kinds.draft_model import ModelDrafter
+from paceline.engine.drafting import Proposals
 from paceline.engine.scheduler import Scheduler
 from paceline.testing.collect import Collector
 from paceline.testing.drafters import another_id
@@ -61,7 +62,7 @@ def test_s28_the_rule_holds_for_every_accepted_length(accepted: int, monkeypatch
 
     def spoilt(self, batch):  # type: ignore[no-untyped-def]
         proposals = original(self, batch)
-        for proposal in proposals:
+        for proposal in proposals.tokens:
             if accepted < len(proposal):
                 proposal[accepted] = another_id(proposal[accepted], 320)
         return proposals
@@ -101,4 +102,5 @@ def test_s28_a_rewind_that_is_off_is_noticed(shift: int, monkeypatch: pytest.Mon
 
 def _always_wrong(self, batch):  # type: ignore[no-untyped-def]
     drafted = self._rows.draft(batch).to_lists()
-    return [[another_id(token, 320) for token in proposal] for proposal in drafted]
+    wrong = [[another_id(token, 320) for token in proposal] for proposal in drafted]
+    return Proposals(wrong, [0] * len(wrong))

@@ -32,7 +32,7 @@ from paceline.core.row import Row
 from paceline.draft.kinds import _model_rows as rows_module
 from paceline.draft.kinds._model_rows import GROUP, ModelRows, RowDraftError
 from paceline.draft.kinds.draft_model import ModelDrafter
-from paceline.engine import group as group_module
+from paceline.engine import planning as planning_module
 from paceline.engine.scheduler import Scheduler
 from paceline.testing.conformance import Coverage, check_provider
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs, watch_steps
@@ -187,16 +187,15 @@ def test_after_many_rounds_without_drafts_it_catches_up(
     chunk: int, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Depth 0 for long, also with a window that has moved on: then everything missed is fed, in parts if it is much."""
-    original = group_module.SpeculativeGroup._depths
+    original = planning_module.Planner._cap
     monkeypatch.setattr(rows_module, "CHUNK", chunk)
     monkeypatch.setattr(rows_module, "SMALL_LAG", min(4, chunk))
 
-    def depths(self, rows: list[Row]) -> list[int]:  # type: ignore[no-untyped-def]
-        wanted: list[int] = original(self, rows)
-        ready = [row.step > 60 or row.request.id == "always" for row in rows]
-        return [depth if now else 0 for depth, now in zip(wanted, ready, strict=True)]
+    def cap(self, row: Row, unread=None) -> int:  # type: ignore[no-untyped-def]
+        ready = row.step > 60 or row.request.id == "always"
+        return original(self, row, unread) if ready else 0
 
-    monkeypatch.setattr(group_module.SpeculativeGroup, "_depths", depths)
+    monkeypatch.setattr(planning_module.Planner, "_cap", cap)
     model, decoder = target(TinyModel(family=family, mixing=0.5))
     names = ("always", "late-1", "late-2")
     jobs = [Job(name, PROMPTS[n], greedy(90)) for n, name in enumerate(names)]

@@ -109,6 +109,9 @@ class FakeEngine:
         names = {"model": "fake", "dtype": "none", "device": "cpu", "exactness": "bitwise", "drafter": "none"}
         return names | {"spec_tokens": 4, "max_num_seqs": 8, "max_model_len": 64, "kv_cache_tokens": 48}
 
+    def turn_seconds(self) -> float:
+        return 0.0
+
     def close(self) -> None:
         self.closed = True
         for thread in self.threads:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from paceline import EngineConfig, ModelError
+from paceline.core.costs import CostTable
 from paceline.engine.build import build_engine
+from paceline.engine.cost_inspection import calibrate
 from paceline.engine.inspect import inspect_machine, inspect_model
 from paceline.models.artifact import open_artifact
 from paceline.models.binding import load_target
@@ -42,6 +45,31 @@ def test_the_report_agrees_with_the_running_engine() -> None:
     for name in ("weights", "kv_cache", "transient", "kv_tokens", "num_blocks"):
         assert report["memory"][name] == info["memory"][name], name
     json.dumps(report)
+
+
+@pytest.mark.parametrize("settings", [{}, {"device_round": True}, {"spec_method": "draft_model", "spec_tokens": 2}])
+def test_costs_that_were_measured_are_found_again(
+    settings: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE_DIR", str(tmp_path))
+    if "spec_method" in settings:
+        settings = settings | {"spec_model": str(tiny_model(TinyModel(seed=1)))}
+    config = _config(TinyModel(), dtype="float32", **settings)
+    assert inspect_model(config)["costs"] is None
+    found = calibrate(config)
+    assert found.kept
+    report = inspect_model(config)
+    assert CostTable.from_json(report["costs"]) == found.costs
+    assert inspect_model(_config(TinyModel(), dtype="float32", **(settings | {"spec_tokens": 1})))["costs"] is None
+    json.dumps(report)
+
+
+def test_an_engine_finds_what_was_measured_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE_DIR", str(tmp_path))
+    config = _config(TinyModel(), dtype="float32", spec_tokens=2)
+    calibrate(config)
+    monkeypatch.setattr("paceline.engine.calibration.measured_costs", None)
+    build_engine(config, None, None).close()
 
 
 def test_a_sliding_family_plans_both_pools() -> None:

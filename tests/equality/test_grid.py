@@ -9,8 +9,9 @@ from itertools import product
 
 import pytest
 
-import paceline.engine.group as group_module
+import paceline.engine.planning as planning_module
 import paceline.engine.round as round_module
+import paceline.engine.settlement as settlement_module
 from paceline.testing.equality import all_cells, main, pairwise_cells
 from paceline.testing.grid import FACTORS, WHOLE_GRID_FAMILIES, Cell, run_cell
 
@@ -46,8 +47,8 @@ def test_the_grid_catches_an_acceptance_that_takes_one_too_many(
 ) -> None:
     original = round_module.RoundRunner.run
 
-    def run(self, rows, depths):  # type: ignore[no-untyped-def]
-        verified = original(self, rows, depths)
+    def run(self, plan):  # type: ignore[no-untyped-def]
+        verified = original(self, plan)
         for place, result in enumerate(verified.results):
             if 0 < result.accepted < len(result.proposals) and result.correction is not None:
                 wrong = (*result.emitted[:-1], result.proposals[result.accepted])
@@ -60,13 +61,13 @@ def test_the_grid_catches_an_acceptance_that_takes_one_too_many(
 
 
 def test_the_grid_catches_statistics_that_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = group_module.settle
+    original = settlement_module.settle
 
     def settle(row, state, result, outcome):  # type: ignore[no-untyped-def]
         original(row, state, result, outcome)
         row.spec.accepted += bool(result.accepted)
 
-    monkeypatch.setattr(group_module, "settle", settle)
+    monkeypatch.setattr(settlement_module, "settle", settle)
     assert any("identity" in problem for problem in run_cell(TELLING).problems)
 
 
@@ -76,6 +77,6 @@ def test_the_command_reports_cells_and_fails_when_one_breaks(
     narrow = ["--pairwise", "--drafter", "oracle", "--batch", "1"]
     assert main(narrow) == 0
     assert "cells equal to plain decoding" in capsys.readouterr().out
-    monkeypatch.setattr(group_module.SpeculativeGroup, "_depths", lambda self, rows: [0 for _ in rows])
+    monkeypatch.setattr(planning_module.Planner, "_cap", lambda self, row, unread=None: 0)
     assert main(narrow) == 1
     assert "nothing was drafted" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.scenarios import DECODER, DRAFTERS, greedy, job_lists, make_drafter, serve, setups
 
 import paceline.engine.delivery as delivery_module
-import paceline.engine.group as group_module
+import paceline.engine.settlement as settlement_module
 from paceline.core.acceptance import Acceptance
 from paceline.core.request import Request, SamplingParams
 from paceline.core.round import Outcome, RowResult
@@ -139,7 +139,7 @@ def test_8_how_draws_fall_into_bursts_changes_no_result(stop_after: int) -> None
 
 
 def test_8_catches_delivery_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = group_module.deliver
+    original = settlement_module.deliver
 
     def token_by_token(host, row, result):  # type: ignore[no-untyped-def]
         """Delivers the burst token by token and looks at the stop only at the end."""
@@ -148,7 +148,7 @@ def test_8_catches_delivery_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> Non
         rest = replace(result, emitted=result.emitted[-1:], accepted=min(result.accepted, 1))
         return original(host, row, rest)
 
-    monkeypatch.setattr(group_module, "deliver", token_by_token)
+    monkeypatch.setattr(settlement_module, "deliver", token_by_token)
     job = Job("stops", (5, 6, 7), greedy(16), Behaviour(stop_after=3))
     got = serve(Setup(depth=6), (job,), make_drafter("oracle", DECODER))["stops"]
     assert got.problems
@@ -185,7 +185,7 @@ def test_13_catches_delivery_without_containment(monkeypatch: pytest.MonkeyPatch
         kind = "continue" if taken < row.remaining else "length"
         return Outcome(kind, taken, result.accepted)
 
-    monkeypatch.setattr(group_module, "deliver", deliver_unguarded)
+    monkeypatch.setattr(settlement_module, "deliver", deliver_unguarded)
     served = serve(Setup(rows=4), one_raises(), make_drafter("none", DECODER))
     assert any(served[f"job-{n}"].reason == "error" for n in (0, 2, 3))
 

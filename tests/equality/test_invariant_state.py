@@ -25,7 +25,8 @@ from tests.support.scenarios import (
 )
 
 import paceline.engine.build as build_module
-import paceline.engine.group as group_module
+import paceline.engine.drafting as drafting_module
+import paceline.engine.settlement as settlement_module
 from paceline.cache.columns import RowColumns
 from paceline.cache.family import FamilyCache
 from paceline.cache.tables import RowTables
@@ -103,23 +104,23 @@ def test_9_the_telling_scenario_is_aligned(device_round: bool) -> None:
 @pytest.mark.parametrize("column", ["length", "step", "remaining"])
 @pytest.mark.parametrize("device_round", [True, False])
 def test_9_catches_a_column_that_is_one_off(column: str, device_round: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = group_module.SpeculativeGroup._commit
+    original = settlement_module.Settlement._commit
 
-    def commit(self, verified, outcomes):  # type: ignore[no-untyped-def]
-        original(self, verified, outcomes)
-        getattr(self.parts.tables, column)[verified.batch.rows[0].index] += 1
+    def commit(self, verified, rows, outcomes):  # type: ignore[no-untyped-def]
+        original(self, verified, rows, outcomes)
+        getattr(self._parts.tables, column)[rows[0].index] += 1
 
-    monkeypatch.setattr(group_module.SpeculativeGroup, "_commit", commit)
+    monkeypatch.setattr(settlement_module.Settlement, "_commit", commit)
     assert any("columns" in problem for problem in state_problems(telling(device_round)))
 
 
 def test_9_catches_a_drafter_told_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = group_module.GuardedDrafter.commit
+    original = drafting_module.GuardedDrafter.commit
 
     def commit(self, batch, window, accepted):  # type: ignore[no-untyped-def]
         original(self, batch, window, [min(count + 1, 3) for count in accepted])
 
-    monkeypatch.setattr(group_module.GuardedDrafter, "commit", commit)
+    monkeypatch.setattr(drafting_module.GuardedDrafter, "commit", commit)
     assert state_problems(telling(False))
 
 

@@ -21,8 +21,9 @@ from tests.support.scenarios import (
 )
 
 import paceline.engine.draws as draws_module
-import paceline.engine.group as group_module
+import paceline.engine.pipeline as pipeline_module
 import paceline.engine.round as round_module
+import paceline.engine.settlement as settlement_module
 from paceline.core.acceptance import Acceptance
 from paceline.core.request import SamplingParams
 from paceline.core.round import RowResult
@@ -67,13 +68,14 @@ def test_5_host_first_and_device_rounds_give_equal_results_and_statistics(
 
 
 def test_5_catches_an_order_that_counts_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = round_module._unpack
+    original = round_module.unpack
 
     def unpack(row, proposal, *rest):  # type: ignore[no-untyped-def]
         result = original(row, proposal, *rest)
         return replace(result, accepted=max(0, result.accepted - 1))
 
-    monkeypatch.setattr(round_module, "_unpack", unpack)
+    monkeypatch.setattr(round_module, "unpack", unpack)
+    monkeypatch.setattr(pipeline_module, "unpack", unpack)
     job = (Job("job", (5, 6, 7), greedy(12)),)
     host, device = (serve(Setup(device_round=order), job, make_drafter("oracle", DECODER)) for order in (False, True))
     assert host["job"].spec != device["job"].spec
@@ -125,14 +127,14 @@ def test_1_catches_a_broken_acceptance(broken_acceptance: str) -> None:
 
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_1_catches_an_off_by_one_in_commit(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = group_module.settle
+    original = settlement_module.settle
 
     def settle(row, state, result, outcome):  # type: ignore[no-untyped-def]
         original(row, state, result, outcome)
         if outcome.kind == "continue" and result.accepted:
             row.length += shift
 
-    monkeypatch.setattr(group_module, "settle", settle)
+    monkeypatch.setattr(settlement_module, "settle", settle)
     assert problems_of(telling("oracle", False))
 
 
@@ -185,13 +187,13 @@ def test_20_a_first_token_eos_counts_one_and_delivers_nothing(drafter: str) -> N
 
 
 def test_20_catches_an_eos_that_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = group_module.settle
+    original = settlement_module.settle
 
     def settle(row, state, result, outcome):  # type: ignore[no-untyped-def]
         original(row, state, result, outcome)
         row.generated -= outcome.kind == "stop" and result.saw_eos
 
-    monkeypatch.setattr(group_module, "settle", settle)
+    monkeypatch.setattr(settlement_module, "settle", settle)
     stop = DECODER.run((5, 6, 7), greedy(9)).tokens[4]
     job = Job("ends", (5, 6, 7), greedy(9, stop_token_ids=(stop,)))
     assert any("generated" in problem for problem in problems_of(Scenario(Setup(), (job,), "oracle")))

@@ -41,13 +41,18 @@ class BlockTable:
         self._dirty: set[int] = set()
 
     def device(self) -> torch.Tensor:
-        """The tables [R, width] int64 on the device, up to date with the host."""
+        """The tables [R, width] int64 on the device, up to date with the host: changes are queued, not waited for."""
         if self._dirty:
             changed = sorted(self._dirty)
-            places = torch.tensor(changed, device=self._device.device)
-            self._device[places] = torch.from_numpy(self.host[changed]).to(self._device.device)
+            places = self._sent(torch.tensor(changed))
+            self._device[places] = self._sent(torch.from_numpy(self.host[changed]))
             self._dirty.clear()
         return self._device
+
+    def _sent(self, values: torch.Tensor) -> torch.Tensor:
+        """``values`` on the device. Copies from pinned memory are queued; others would wait for the device."""
+        device = self._device.device
+        return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
     def held(self, index: int) -> list[int]:
         """Blocks on which the row holds a reference."""

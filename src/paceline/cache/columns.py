@@ -33,6 +33,7 @@ _COLUMNS: dict[str, tuple[torch.dtype, int | float | bool]] = {
     "min_p": (torch.float32, 0.0),
     "top_k": (torch.int64, 0),
     "draft_cap": (torch.int64, 0),
+    "limit": (torch.int64, 0),
 }
 
 
@@ -41,10 +42,11 @@ class RowColumns:
     :meth:`release_index`; free ones are handed out lowest first.
 
     Every attribute is a tensor over [R]: ``pending``, ``length``, ``draft_length``, ``step``, ``remaining``, ``top_k``
-    (0 = off), ``draft_cap`` int64; ``seed`` int64, the two's complement of the 64-bit seed; ``live``, ``bad`` bool;
-    ``temperature``, ``top_p``, ``min_p`` float32. ``eos_ids`` [R, 8] int64 is padded with -1. ``history``
-    [R, max_model_len + 1] int32 holds prompt and used draws (so ``history[i, length[i]]`` is the pending token of a
-    decoding row); its last column takes writes that nobody may keep. The engine advances the columns directly.
+    (0 = off), ``draft_cap``, ``limit`` (the first position the row may never use) int64; ``seed`` int64, the two's
+    complement of the 64-bit seed; ``live``, ``bad`` bool; ``temperature``, ``top_p``, ``min_p`` float32. ``eos_ids``
+    [R, 8] int64 is padded with -1. ``history`` [R, max_model_len + 1] int32 holds prompt and used draws (so
+    ``history[i, length[i]]`` is the pending token of a decoding row); its last column takes writes that nobody may
+    keep. The engine advances the columns directly.
     """
 
     pending: torch.Tensor
@@ -60,6 +62,7 @@ class RowColumns:
     min_p: torch.Tensor
     top_k: torch.Tensor
     draft_cap: torch.Tensor
+    limit: torch.Tensor
 
     def __init__(self, max_rows: int, max_model_len: int, device: torch.device | str) -> None:
         if max_rows < 1 or max_model_len < 1:
@@ -95,12 +98,29 @@ class RowColumns:
         self._reset(index)
         return index
 
+    def take_padding(self) -> int:
+        """Take the highest free index for good: it fills batches up, is never live and never holds blocks."""
+        if not self._free_indices:
+            raise IntegrityError("no index is left for the row that fills batches")
+        index = max(self._free_indices)
+        self._free_indices.remove(index)
+        heapq.heapify(self._free_indices)
+        self._in_use[index] = True
+        self._reset(index)
+        self._writers["pending"][index] = 0  # an id that every vocabulary has
+        return index
+
     def release_index(self, index: int) -> None:
         """Give an index back. It may be handed out at once: call it only when every round that names it is read."""
         self._require(index)
         self._in_use[index] = False
         self._writers["live"][index] = False
         heapq.heappush(self._free_indices, index)
+
+    def stop(self, index: int) -> None:
+        """The row takes no further part: rounds that still name it keep nothing of it."""
+        self._require(index)
+        self._writers["live"][index] = False
 
     def write_row(self, row: Row) -> None:
         """Write the constants of ``row.request``, the host mirror and the history (only what it lacks) to the columns.
@@ -115,6 +135,7 @@ class RowColumns:
         write["top_k"][index] = min(max(params.top_k, 0), _INT32_MAX)
         write["seed"][index] = request.seed if request.seed <= _INT64_MAX else request.seed - 2**64
         write["draft_cap"][index] = request.draft_cap
+        write["limit"][index] = row.position_limit
         # ids that no vocabulary can hold are left out: they cannot be drawn
         eos = [token for token in request.eos_ids if token <= _INT32_MAX][:DEVICE_EOS_IDS]
         write["eos_ids"][index] = self._vector(eos + [-1] * (DEVICE_EOS_IDS - len(eos)), torch.int64)

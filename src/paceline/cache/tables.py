@@ -16,6 +16,7 @@ from ..core.transaction import release_all
 from .batch import Layout, build_forward_batch
 from .block_table import BlockTable
 from .columns import RowColumns
+from .device_batch import DeviceLayout, build_device_batch
 from .groups import BlockGroupSpec, blocks_spanning
 from .integrity import check_tables
 from .pool import SCRATCH_BLOCK, BlockPool
@@ -77,6 +78,11 @@ class RowTables(RowColumns):
     def block_table(self, group: str) -> torch.Tensor:
         """Block tables [R, width] int64 on the device, padded with the scratch block, in step with the host."""
         return self._tables[group].device()
+
+    def refresh(self) -> None:
+        """Bring the block tables on the device up to date. Captured rounds read them without asking the host."""
+        for table in self._tables.values():
+            table.device()
 
     def blocks_for(self, tokens: int, span: int | None = None) -> dict[str, int]:
         """Blocks per group that a row of ``tokens`` positions needs at once.
@@ -231,6 +237,18 @@ class RowTables(RowColumns):
             self._require(index)
         layout = Layout(indices, tokens, contexts, limits, live)
         return build_forward_batch(self._chosen(groups), layout, self.block_size, self.device)
+
+    def device_batch(
+        self, index: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor, longest: int | None = None
+    ) -> ForwardBatch:
+        """Lay out a forward of windows from the columns alone: row ``index[b]`` runs the first ``counts[b]`` of
+        ``tokens`` [B, W] behind its ``length``; what stands past the count is padding and writes to scratch, as do
+        rows that are not live and positions at or past the row's ``limit``.
+
+        ``longest``: bound of the positions any row reaches (default: what the tables can hold; on the CPU as many as
+        the rows have). No value is read from another device. Blocks must be reserved by the caller.
+        """
+        return build_device_batch(self, self._tables, DeviceLayout(index, tokens, counts), longest)
 
     def _chosen(self, groups: Sequence[str] | None) -> Mapping[str, BlockTable]:
         return self._tables if groups is None else {name: self._tables[name] for name in groups}

@@ -28,6 +28,9 @@ class ForwardBatch:
       the group's scratch slots for inputs whose position may not be kept.
     - ``block_tables``: block group -> [B, M] int64 block ids in logical order, enough to cover
       ``context_lens + query_lens``, rows padded with the scratch block.
+    - ``width``: set when the batch was laid out on the device: every row has this many tokens (the last ones may be
+      padding, whose slots are scratch), and what the host cannot know stands in tensors only: ``positions`` are exact,
+      ``context_lens`` are exact on the CPU and upper bounds elsewhere.
     """
 
     tokens: torch.Tensor
@@ -37,6 +40,7 @@ class ForwardBatch:
     context_lens: Sequence[int]
     slots: Mapping[str, torch.Tensor]
     block_tables: Mapping[str, torch.Tensor]
+    width: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -72,14 +76,17 @@ class Window:
 class Draft:
     """Proposals of one round, ragged: ``tokens`` [B, K] int32, ``lengths`` [B] int32 with 0 <= lengths <= K.
 
-    Entries past a row's length mean nothing and may hold anything.
+    Entries past a row's length mean nothing and may hold anything. ``matches``: for drafters that look text up, how long a
+    match each row's proposals rest on, as the gate files them: 0 = not known, 1 = a doubtful one, m + 1 = one sound
+    occurrence of m tokens, more where several occurrences agree.
     """
 
     tokens: torch.Tensor
     lengths: torch.Tensor
+    matches: Sequence[int] | None = None
 
     @classmethod
-    def from_lists(cls, lists: Sequence[Sequence[int]]) -> Draft:
+    def from_lists(cls, lists: Sequence[Sequence[int]], matches: Sequence[int] | None = None) -> Draft:
         """Build from one list of token ids per row (host)."""
         import torch
 
@@ -87,7 +94,7 @@ class Draft:
         width = max(lengths, default=0)
         padded = [list(proposal) + [0] * (width - len(proposal)) for proposal in lists]
         tokens = torch.tensor(padded, dtype=torch.int32).reshape(len(lists), width)
-        return cls(tokens, torch.tensor(lengths, dtype=torch.int32))
+        return cls(tokens, torch.tensor(lengths, dtype=torch.int32), matches)
 
     def to_lists(self) -> list[list[int]]:
         """One list of token ids per row; reads the tensors to the host."""

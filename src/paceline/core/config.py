@@ -34,10 +34,12 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """KV pool. ``kv_cache_tokens``: tokens the pool holds; ``None`` = planned from memory."""
+    """KV pool. ``kv_cache_tokens``: tokens the pool holds; ``None`` = planned from memory. ``gpu_memory_utilization``:
+    share of a GPU's memory that weights, pool, graphs and temporaries may take (``None`` = 0.9; CUDA only)."""
 
     block_size: int = 16
     kv_cache_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
     enable_prefix_caching: bool = False
 
 
@@ -56,7 +58,7 @@ class SpecConfig:
     method: str = "auto"
     model: str | None = None
     tokens: int | None = None
-    adaptive: bool = False
+    adaptive: bool = True
     shared_tokens: int = 0
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
@@ -68,7 +70,9 @@ class RuntimeConfig:
 
     ``device_round``: decide acceptance on the device (``None`` = on CUDA only; on the CPU the host walk is cheaper).
     ``seed``: makes the seeds of requests that bring none reproducible. ``preempt_ram_bytes``: host memory for the state
-    of preempted rows; without room there a row is rebuilt by replay.
+    of preempted rows; without room there a row is rebuilt by replay. ``run_ahead``: launch a device round before the
+    one before it is read. ``fill_span``: widest span window of a row that is alone (0 = no spans). ``phase_timing``
+    separates the times of draft, verify, sample and commit; ``op_inventory`` and ``layer_profile`` need it.
     """
 
     device_round: bool | None = None
@@ -78,6 +82,11 @@ class RuntimeConfig:
     seed: int | None = None
     num_threads: int | None = None
     preempt_ram_bytes: int = 2_000_000_000
+    run_ahead: bool = True
+    fill_span: int = 32
+    phase_timing: bool = False
+    op_inventory: bool = False
+    layer_profile: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,21 +154,32 @@ _SPECULATIVE_CONFIG = {
     "prompt_lookup_min": "prompt_lookup_min",
     "prompt_lookup_max": "prompt_lookup_max",
 }
-_IGNORED_VARIABLES = frozenset({"cache_dir"})
+#: Settings of the server, which reads them itself.
+SERVER_SETTINGS = (
+    "host",
+    "port",
+    "api_key",
+    "served_model_name",
+    "max_queue",
+    "max_body_bytes",
+    "drain_timeout",
+    "stuck_timeout",
+    "allowed_origins",
+    "tool_call_parser",
+    "reasoning_parser",
+    "chat_template",
+    "log_format",
+    "log_interval",
+)
+_IGNORED_VARIABLES = frozenset({"cache_dir", *SERVER_SETTINGS})
 _OFF: tuple[Any, ...] = (False, 0)
 #: Settings of features that have not landed: the values that ask for nothing, hence are honoured, and the refusal of
 #: all others.
 _NOT_YET: dict[str, tuple[tuple[Any, ...], str]] = {
     "tensor_parallel_size": ((1,), "tensor parallelism has not landed; leave it out (or give 1)"),
     "kv_cache_dtype": (("auto",), "quantised KV has not landed; leave it out (or give 'auto')"),
-    "gpu_memory_utilization": ((), "the CUDA path has not landed; set kv_cache_tokens instead"),
-    "run_ahead": (_OFF, "rounds that run ahead have not landed; leave it out (or give 0)"),
-    "fill_span": (_OFF, "copied spans have not landed; leave it out (or give 0)"),
     "tap_ring": ((), "tapped drafters have not landed; leave it out"),
     "draft_vocab": ((*_OFF, "off"), "draft vocabularies have not landed; leave it out (or give 'off')"),
-    "phase_timing": (_OFF, "phase timing has not landed; leave it out (or give 0)"),
-    "op_inventory": (_OFF, "the operation inventory has not landed; leave it out (or give 0)"),
-    "layer_profile": (_OFF, "the layer profile has not landed; leave it out (or give 0)"),
 }
 _ON_WORDS, _OFF_WORDS = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
@@ -310,15 +330,20 @@ def _check(config: EngineConfig) -> None:
         ("seed", 0),
         ("spec_shared_tokens", 0),
         ("preempt_ram_bytes", 0),
+        ("fill_span", 0),
     ):
         section, attribute = _FIELDS[name]
         value = getattr(getattr(config, section), attribute)
         if value is not None and value < least:
             raise ConfigError(name, f"must be at least {least}, not {value}")
+    share = config.cache.gpu_memory_utilization
+    if share is not None and not 0.0 < share <= 1.0:
+        raise ConfigError("gpu_memory_utilization", f"must be above 0 and at most 1, not {share}")
     if config.spec.tokens is not None and config.spec.tokens > 64:
         raise ConfigError("spec_tokens", f"must be at most 64, not {config.spec.tokens}")
-    if config.spec.adaptive:
-        raise ConfigError("spec_adaptive", "adaptive depth has not landed; leave it out")
+    for name in ("op_inventory", "layer_profile"):
+        if getattr(config.runtime, name) and not config.runtime.phase_timing:
+            raise ConfigError(name, "needs phase_timing")
     if config.cache.enable_prefix_caching:
         raise ConfigError("enable_prefix_caching", "the prefix cache has not landed; leave it out")
 

@@ -52,7 +52,7 @@ _COUNTS: dict[str, tuple[int, int, bool]] = {
     "thinking_budget": (0, 2**31, True),
     "num_draft_tokens": (0, 2**31, True),
 }
-_FLAGS = ("ignore_eos", "include_stop_str_in_output", "speculative")
+_FLAGS = ("ignore_eos", "include_stop_str_in_output", "speculative", "fill")
 #: Words: field -> those allowed.
 _CHOICES: dict[str, tuple[str, ...]] = {
     "filter_order": ("temperature_first", "temperature_last"),
@@ -127,7 +127,8 @@ class SamplingParams:
     ``{"choice": [texts]}``, ``{"grammar": Lark or EBNF text}``: the text must match it.
 
     Speculation: ``num_draft_tokens`` most drafter proposals per round (``None`` = the engine's), ``speculative=False``
-    = none. Neither changes a token.
+    = none. ``prediction``: text (or its token ids) that most of the output is expected to repeat, as in OpenAI's API;
+    ``fill``: the output may repeat long runs of the prompt and of itself. None of them changes a token.
     """
 
     max_tokens: int | None = None
@@ -169,6 +170,8 @@ class SamplingParams:
     structured_outputs: Mapping[str, Any] | None = None
     num_draft_tokens: int | None = None
     speculative: bool = True
+    prediction: str | Sequence[int] | None = None
+    fill: bool = False
 
     def __post_init__(self) -> None:
         for name, (least, most, open_low) in _RANGES.items():
@@ -198,6 +201,7 @@ class SamplingParams:
         self._freeze("bad_words", _words(self.bad_words))
         self._freeze("structured_outputs", copy.deepcopy(self.structured_outputs))
         self._freeze("forced_tokens", _forced(self.forced_tokens))
+        self._freeze("prediction", _prediction(self.prediction))
 
     def _freeze(self, name: str, value: object) -> None:
         """Keep a copy that later changes by the caller cannot reach (spec 2.6)."""
@@ -254,6 +258,14 @@ def _ids(name: str, values: object) -> tuple[int, ...]:
     for value in values:
         _check_count(name, value, 0, 2**31)
     return tuple(values)
+
+
+def _prediction(value: object) -> str | tuple[int, ...] | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence):
+        raise RequestError("prediction", f"must be text or a list of token ids, not {value!r:.80}")
+    return _ids("prediction", value)
 
 
 def _curve(points: object) -> tuple[tuple[float, float], ...] | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .request import Request
 from .row import Finished, Row
+
+if TYPE_CHECKING:
+    from .costs import CostTable
 
 
 class Consumer(Protocol):
@@ -74,11 +77,58 @@ class CacheService(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class GateRow:
+    """One row as the gate sees it at a decision. ``index`` names its evidence, ``cap`` is its largest depth now,
+    ``remaining`` its token budget, ``context`` the inputs in its state.
+
+    ``match``: the match that the row's own proposals rest on, as ``Draft.matches`` has it (0 = not known). ``spanned``: the row's proposals
+    come from a started span, so it gets depth 0 and counts as one position (spec 11.5).
+    """
+
+    index: int
+    cap: int
+    remaining: int
+    context: int
+    match: int = 0
+    spanned: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a round showed of one row's drafter: of ``drafted`` proposals the first ``accepted`` were right, the next one
+    (if any) was wrong, the rest were not tested (spec 11.3). ``match`` as in :class:`GateRow`."""
+
+    index: int
+    drafted: int
+    accepted: int
+    match: int = 0
+
+
 class Gate(Protocol):
     """Chooses each row's depth (spec 11.1). Host only, deterministic, reads no clock."""
 
-    def next(self, rows: Sequence[Row], caps: Sequence[int]) -> list[int]: ...
+    @property
+    def probing(self) -> bool:
+        """Whether the last decision was a probe."""
+        ...
 
-    def observe(self, entries: Sequence[tuple[Row, int, int]]) -> None: ...
+    def join(self, index: int) -> None:
+        """A row joined the group: its evidence starts from the group's (spec 11.2)."""
+        ...
 
-    def reset(self) -> None: ...
+    def leave(self, index: int) -> None:
+        """The row is gone; its evidence is forgotten. Idempotent."""
+        ...
+
+    def next(self, rows: Sequence[GateRow]) -> list[int]: ...
+
+    def observe(self, entries: Sequence[Evidence]) -> None: ...
+
+    def correct(self, costs: CostTable) -> None:
+        """Decide with these costs from now on."""
+        ...
+
+    def reset(self) -> None:
+        """Restore the fresh state of rows and group."""
+        ...

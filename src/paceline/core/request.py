@@ -50,9 +50,11 @@ class Request:
 
     ``params`` is the caller's frozen options; ``processors`` what they ask of the logits, resolved by the tokenizer
     (a record of the sampling room, ``None`` = nothing); ``xtc_spared`` ids that XTC never drops; ``grammar`` the spec
-    of what the text must match and, once it is compiled, the grammar itself. ``max_tokens`` fits the context;
-    ``eos_ids`` holds the model's EOS ids (none with ``ignore_eos``) and the stop token ids; ``seed`` is the seed in
-    use; ``draft_cap`` bounds drafter proposals per round (0 = speculation off for this request).
+    of what the text must match and, once it is compiled, the grammar itself; ``prediction`` the text that the output
+    is expected to repeat (a record of the fill room, ``None`` = no prediction), ``fill`` whether it may repeat its own
+    prompt and output; both are off where ``params.speculative`` is. ``max_tokens`` fits the context; ``eos_ids`` holds
+    the model's EOS ids (none with ``ignore_eos``) and the stop token ids; ``seed`` is the seed in use; ``draft_cap``
+    bounds drafter proposals per round (0 = speculation off for this request).
     """
 
     id: str
@@ -69,5 +71,7 @@ class Request:
     family: Family | None = None
     processors: Any | None = None
     grammar: Any | None = None
+    prediction: Any | None = None
+    fill: bool = False
     xtc_spared: tuple[int, ...] = ()
     arrival: float = 0.0

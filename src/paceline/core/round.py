@@ -11,6 +11,10 @@ from .acceptance import Acceptance
 #: What a round is for one row: its proposals came from the drafter, from a span, or there were none (spec 1.6).
 Source = Literal["draft", "span", "plain"]
 
+#: Where one delivered token comes from: an accepted proposal of the drafter or of a copied span, the target's own draw
+#: in place of a wrong proposal, its draw behind proposals that were all right, or a draw of a round without proposals.
+Origin = Literal["drafted", "copied", "corrected", "bonus", "plain"]
+
 OutcomeKind = Literal["continue", "stop", "length", "failed", "cancelled"]
 
 
@@ -65,6 +69,27 @@ class RowResult:
                     metadata=None if self.metadata is None else self.metadata[:place],
                 )
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What stands behind a burst under delivery: ``proposed`` tokens by ``source``, the first ``accepted`` right."""
+
+    proposed: int
+    accepted: int
+    source: Source
+
+    @classmethod
+    def of(cls, result: RowResult) -> Burst:
+        return cls(len(result.proposals), result.accepted, result.source)
+
+    def origin(self, place: int) -> Origin:
+        """Where the token at ``place`` of the burst comes from."""
+        if place < self.accepted:
+            return "copied" if self.source == "span" else "drafted"
+        if not self.proposed:
+            return "plain"
+        return "bonus" if self.accepted == self.proposed else "corrected"
 
 
 @dataclass(frozen=True)

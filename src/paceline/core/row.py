@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .stats import SpecStats
+from .round import Burst
+from .stats import FillStats, SpecStats
 
 if TYPE_CHECKING:
     from .request import Request
@@ -22,7 +23,8 @@ class Row:
     draw that was delivered; its last entry is ``pending`` once the row decodes. ``length`` counts the inputs in the
     target's state, which is the position of ``pending``. ``step`` is the index of the next draw. ``generated`` counts
     the tokens the consumer took, plus a terminal EOS. ``drafting``: it still has a drafter. ``prompt_logprobs``: one
-    record per prompt token (``None`` for the first), if they were asked for.
+    record per prompt token (``None`` for the first), if they were asked for. ``burst``: what stands behind the tokens
+    that its consumer is being given. ``fill``: what copied spans did.
     """
 
     request: Request
@@ -36,7 +38,9 @@ class Row:
     stopped: bool = False
     drafting: bool = True
     prompt_logprobs: Sequence[Any] | None = None
+    burst: Burst | None = None
     spec: SpecStats = field(default_factory=SpecStats)
+    fill: FillStats = field(default_factory=FillStats)
 
     @property
     def prompt_tokens(self) -> int:

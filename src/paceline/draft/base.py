@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
+from ..core.errors import DraftError
 from ..core.transaction import NoChange, StateChange
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class DrawPort(Protocol):
         self, logits: torch.Tensor, rows: Sequence[Row], offset: int, ids: torch.Tensor | None = None
     ) -> torch.Tensor: ...
 
+    def sample_device(
+        self, logits: torch.Tensor, index: torch.Tensor, offset: int, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """As :meth:`sample` for the rows ``index`` [B] int64, from the row tables' columns alone: no host value."""
+        ...
+
 
 class Constraints(Protocol):
     """What a row's grammar forces next, at most ``max_tokens`` ids; empty if nothing is forced."""
@@ -64,7 +71,9 @@ class DraftRows(ABC):
     ``consume`` when the window was proposed by somebody else), at the end ``close_row``.
 
     ``taps``: target layers whose hidden states ``prefill`` and ``commit`` receive. ``records``: how many rounds may be
-    undone (1 or 2). ``shifted``: spec 15.14. ``on_device``: ``draft`` needs no value from the host (spec 10.2).
+    undone (1 or 2). ``shifted``: spec 15.14. ``on_device``: it drafts and commits by :meth:`draft_device` and
+    :meth:`commit_device`, without a value from the host (spec 10.2). ``lags``: it goes by ``row.tokens`` alone, so the
+    engine need not tell it of rounds in which it had nothing to propose.
     """
 
     taps: tuple[int, ...] = ()
@@ -72,6 +81,7 @@ class DraftRows(ABC):
     records: int = 2
     shifted: bool = False
     on_device: bool = False
+    lags: bool = False
 
     def open_row(self, row: Row, checkpoint: Any | None) -> None:
         """A row enters prefill; ``checkpoint`` is what ``capture`` returned for the reused prefix, if any."""
@@ -100,6 +110,23 @@ class DraftRows(ABC):
 
     def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
         """As ``commit`` for windows that others proposed: row i keeps the first ``counts[i]`` inputs of its window."""
+
+    def before_device_round(self, rows: Sequence[Row], depths: Sequence[int], width: int) -> None:
+        """A device round of windows of ``width`` tokens is about to be launched for ``rows``, which draft ``depths``.
+        Called on the host each time, also where the round itself replays a graph: what a drafter queues here runs
+        before the round."""
+
+    def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft:
+        """Device form of :meth:`draft` for the rows ``index`` [B] int64: at most ``depths`` [B] int64 proposals each,
+        in tensors of ``depth`` columns. Reads the row tables' columns only; sizes depend on B and ``depth`` alone.
+        """
+        raise DraftError("this drafter does not draft on the device")
+
+    def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
+        """Device form of :meth:`commit`: row ``index[b]`` kept its pending token and ``accepted[b]`` proposals of its
+        window, a rectangle of ``window.batch.width`` tokens. The columns have advanced already. Rows that are not live
+        any more must come to no harm."""
+        raise DraftError("this drafter does not commit on the device")
 
     def catch_up(self, rows: Sequence[Row]) -> None:
         """Process everything deferred (spec 15.11); coverage then equals the target's."""
@@ -181,12 +208,18 @@ class TokenDrafter(DraftProvider):
     def propose(self, state: Any, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         """At most ``max_tokens`` (>= 1) likely next tokens after ``tokens`` (prompt + output, newest last)."""
 
+    def matched(self, state: Any) -> int:
+        """The match that the newest proposals of this state rest on, as ``Draft.matches`` counts it (0 = not known)."""
+        return 0
+
     def open(self, view: TargetView, draw: DrawPort, constraints: Constraints) -> DraftRows:
         return _TokenRows(self)
 
 
 class _TokenRows(DraftRows):
     """Rows of a :class:`TokenDrafter`: one state object per row, no tensors."""
+
+    lags = True
 
     def __init__(self, drafter: TokenDrafter) -> None:
         self._drafter = drafter
@@ -200,9 +233,11 @@ class _TokenRows(DraftRows):
 
     def draft(self, batch: RoundBatch) -> Draft:
         lists: list[list[int]] = []
+        matches: list[int] = []
         for row, depth in zip(batch.rows, batch.depths, strict=True):
             lists.append(self._propose(row, depth) if depth > 0 else [])
-        return Draft.from_lists(lists)
+            matches.append(self._drafter.matched(self._states[row.index]) if lists[-1] else 0)
+        return Draft.from_lists(lists, matches)
 
     def _propose(self, row: Row, depth: int) -> list[int]:
         """One row's proposals; an error names the row, so that it costs no other."""

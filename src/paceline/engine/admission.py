@@ -69,6 +69,8 @@ class Door:
             processors=self.options.settings(params, ends),
             xtc_spared=self.options.spared(params, self.eos_ids),
             grammar=request_grammar(structured_outputs=params.structured_outputs),
+            prediction=self.options.prediction(params, self.max_model_len),
+            fill=params.fill and params.speculative,
             arrival=arrival,
         )
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.config import EngineConfig
 from ..core.request import SamplingParams
 from ..core.stats import EngineStats
 from .consumer import StreamConsumer
-from .frontend import ChatOptions, EnginePort, Frontend, Message, Prompt, PromptLike, refuse_best_of
+from .delta_stream import DeltaStream, Listener, LoopMailbox
+from .frontend import (
+    ChatOptions,
+    EnginePort,
+    Frontend,
+    Message,
+    Prompt,
+    PromptLike,
+    RequestOptions,
+    refuse_best_of,
+)
 from .llm import raise_if_engine_failed
 from .outputs import RequestOutput, StreamDelta
 
@@ -56,6 +66,12 @@ class AsyncLLM:
         self.engine = engine
         self._frontend = Frontend(engine)
         self._closer = weakref.finalize(self, engine.close)
+        self._mailbox: tuple[asyncio.AbstractEventLoop, LoopMailbox] | None = None
+
+    @property
+    def frontend(self) -> Frontend:
+        """What turns text and messages into prompts, and prompts into submissions."""
+        return self._frontend
 
     @property
     def tokenizer(self) -> Any:
@@ -126,6 +142,29 @@ class AsyncLLM:
         shown = replace(params, best_of=None, n=params.samples, logprobs=_captured(params))
         return await _result(self.chat_stream(messages, shown, **options), params)
 
+    def mailbox(self) -> LoopMailbox:
+        """What wakes the running loop for all of its streams."""
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox[0] is not loop:
+            self._mailbox = (loop, LoopMailbox(loop))
+        return self._mailbox[1]
+
+    def open(
+        self,
+        mailbox: LoopMailbox,
+        prompt: Prompt,
+        params: SamplingParams,
+        options: RequestOptions | None = None,
+        listener: Listener | None = None,
+    ) -> OpenRequest:
+        """Hand a prompt to the engine at once, for a reader on the loop of ``mailbox``. Callable from any thread, so
+        that a long prompt need not hold up the loop. Whoever does not read to the end must call ``abort``.
+        """
+        submission = self._frontend.submission(prompt, params, options)
+        stream = DeltaStream(mailbox, params.samples, listener)
+        names = self._frontend.submit(prompt, submission, lambda each: StreamConsumer(each, stream.put))
+        return OpenRequest(self.engine, tuple(names), stream, prompt)
+
     def abort(self, request_id: str) -> bool:
         """End a request; its stream ends with finish reason ``"abort"``. Whether it was live."""
         return self.engine.abort(request_id)
@@ -141,25 +180,29 @@ class AsyncLLM:
         await asyncio.to_thread(self.close)
 
     async def _run(self, prompt: Prompt, params: SamplingParams, request_id: str | None) -> AsyncIterator[StreamDelta]:
-        loop = asyncio.get_running_loop()
-        deltas: asyncio.Queue[StreamDelta] = asyncio.Queue()
-
-        def emit(delta: StreamDelta) -> None:
-            loop.call_soon_threadsafe(deltas.put_nowait, delta)
-
-        submission = self._frontend.submission(prompt, params, request_id)
-        names = self._frontend.submit(prompt, submission, lambda each: StreamConsumer(each, emit))
-        running = len(names)
+        request = self.open(self.mailbox(), prompt, params, RequestOptions(request_id))
         try:
-            while running:
-                delta = await deltas.get()
-                running -= delta.output is not None
+            async for delta in request.stream:
                 raise_if_engine_failed(delta.output)
                 yield delta
         finally:
-            if running:
-                for name in names:
-                    self.engine.abort(name, "the caller stopped reading")
+            request.abort("the caller stopped reading")
+
+
+@dataclass(frozen=True)
+class OpenRequest:
+    """A prompt under way: ``names`` of its samples in the engine, and the ``stream`` of their deltas."""
+
+    engine: EnginePort
+    names: tuple[str, ...]
+    stream: DeltaStream
+    prompt: Prompt
+
+    def abort(self, reason: str) -> None:
+        """End what has not ended yet; a request that was read to its end is not touched."""
+        if not self.stream.finished:
+            for name in self.names:
+                self.engine.abort(name, reason)
 
 
 def _captured(params: SamplingParams) -> int | None:

@@ -10,13 +10,11 @@ from ..core.errors import ConfigError, DraftError
 from ..core.ports import Gate, Host
 from ..core.request import Request
 from ..core.row import Row
-from ..core.stats import EngineStats
 from ..draft.base import DraftProvider, DraftRows, NullDrafter, TargetView
 from .drafting import GuardedDrafter
-from .draws import RowSampler
-from .group import SpeculativeGroup
-from .preemption import RamTier
-from .state import EngineParts
+from .group import GroupTools, SpeculativeGroup
+from .planning import Policy
+from .spans import RowSpans
 
 
 @dataclass(frozen=True)
@@ -32,14 +30,12 @@ class GroupRequest:
 class GroupBinding:
     """Everything a group is opened with, frozen at bind time."""
 
-    parts: EngineParts
+    tools: GroupTools
     provider: DraftProvider
     depth: int
     view: TargetView
-    sampler: RowSampler
-    stats: EngineStats
-    ram: RamTier
     make_gate: Callable[[], Gate] | None = None
+    fill_span: int = 32
 
 
 class _NoConstraints:
@@ -63,7 +59,7 @@ def bind_speculative_group(binding: GroupBinding) -> Callable[[Request], GroupRe
     if binding.depth < 0:
         raise ConfigError("spec_tokens", f"must be at least 0, not {binding.depth}")
     taps = tuple(provider.target_taps(binding.view))
-    if taps and not binding.parts.target.supports_taps(taps):
+    if taps and not binding.tools.parts.target.supports_taps(taps):
         return None
     _open_rows(binding, taps).close()  # a drafter that contradicts itself is a start-up error, not a failed request
     depth = 0 if isinstance(provider, NullDrafter) else binding.depth
@@ -78,7 +74,9 @@ def bind_speculative_group(binding: GroupBinding) -> Callable[[Request], GroupRe
 def _open(binding: GroupBinding, taps: tuple[int, ...], key: str, host: Host) -> SpeculativeGroup:
     drafter = _open_guarded(binding, taps)
     gate = binding.make_gate() if binding.make_gate is not None else None
-    group = SpeculativeGroup(binding.parts, host, drafter, binding.sampler, binding.stats, binding.ram, gate)
+    provider = binding.provider
+    policy = Policy(gate, RowSpans(binding.fill_span), provider.free, provider.external_tokens)
+    group = SpeculativeGroup(binding.tools, host, drafter, policy)
     group.key = key
     return group
 
@@ -88,15 +86,15 @@ def _open_guarded(binding: GroupBinding, taps: tuple[int, ...]) -> GuardedDrafte
     try:
         rows = _open_rows(binding, taps)
     except Exception as error:
-        null = NullDrafter().open(binding.view, binding.sampler, _NoConstraints())
-        guarded = GuardedDrafter(null, binding.view.vocab_size, binding.stats)
+        null = NullDrafter().open(binding.view, binding.tools.sampler, _NoConstraints())
+        guarded = GuardedDrafter(null, binding.view.vocab_size, binding.tools.stats)
         guarded.fail(error, ())
         return guarded
-    return GuardedDrafter(rows, binding.view.vocab_size, binding.stats)
+    return GuardedDrafter(rows, binding.view.vocab_size, binding.tools.stats)
 
 
 def _open_rows(binding: GroupBinding, taps: tuple[int, ...]) -> DraftRows:
-    rows = binding.provider.open(binding.view, binding.sampler, _NoConstraints())
+    rows = binding.provider.open(binding.view, binding.tools.sampler, _NoConstraints())
     if tuple(rows.taps) != taps:
         rows.close()
         raise DraftError(f"drafter {binding.provider.id!r} was opened with taps {tuple(rows.taps)} but declared {taps}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +16,25 @@ from ..cache.pool import BlockPool
 from ..cache.store import KVStore
 from ..cache.tables import RowTables
 from ..core.config import EngineConfig
+from ..core.costs import CostTable
 from ..core.errors import ConfigError, DraftError
 from ..core.stats import EngineStats
 from ..draft.base import DraftProvider, NullDrafter, TargetView
+from ..gate.adaptive import AdaptiveGate
 from ..grammar.compiler import GrammarCompiler
 from .admission import Door
 from .binder import GroupBinding, bind_speculative_group
+from .calibration import CostSubject, costs_for
 from .draws import RowSampler
 from .engine import Engine
+from .group import GroupTools
+from .ledger import RoundLedger
 from .memory import Limits, MemoryPlan, ModelFacts, plan_memory, resident_bytes
 from .options import OptionResolver
+from .phases import phase_clock
 from .preemption import RamTier
 from .scheduler import Scheduler
-from .state import EngineParts
+from .state import EngineParts, ForcedAcceptance
 
 if TYPE_CHECKING:
     from ..models.artifact import ModelArtifact, Progress
@@ -41,6 +48,20 @@ class Drafting:
     provider: DraftProvider
     depth: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What an engine may be given beside its target. ``progress`` hears of slow steps; ``base``: bytes that the process
+    held before the target was loaded; ``identity``: the artifact's name@revision, under which measured costs are kept
+    on disk (``None`` = measure and keep nothing); ``costs``: used in place of measured ones; ``forced``: benchmarks
+    only."""
+
+    progress: Progress | None = None
+    base: int = 0
+    identity: str | None = None
+    costs: CostTable | None = None
+    forced: ForcedAcceptance | None = None
 
 
 def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: Progress | None) -> Engine:
@@ -65,9 +86,8 @@ def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: 
     dtype, reason = resolve_dtype(model.dtype, device)
     base = resident_bytes()
     target = load_target(artifact, dtype, device, model.max_model_len)
-    engine = assemble(
-        config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer, progress=progress, base=base
-    )
+    extras = Extras(progress, base, artifact.identity)
+    engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer, extras=extras)
     engine.add_info(dtype_reason=reason, identity=artifact.identity)
     engine.default_params = _sampling_defaults(artifact, model.generation_config)
     return engine
@@ -80,17 +100,16 @@ def assemble(
     *,
     drafter: DraftProvider | None = None,
     tokenizer: Any = None,
-    progress: Progress | None = None,
-    base: int = 0,
+    extras: Extras | None = None,
 ) -> Engine:
-    """An engine over a loaded target: memory plan, pools, tables, drafter, scheduler, thread. ``base``: bytes that the
-    process held before the target was loaded."""
+    """An engine over a loaded target: memory plan, pools, tables, drafter, costs, scheduler, thread."""
+    extras = extras or Extras()
     limits = Limits.of(config, str(target.device))
     view = target_view(target, eos_ids, tokenizer)
-    drafting = choose_drafter(config, view, drafter, progress)
+    drafting = choose_drafter(config, view, drafter, extras.progress)
     groups = (*target.kv_groups, *drafting.provider.kv_groups(view))
     facts = model_facts(target, groups, drafting.provider.weight_bytes)
-    plan = plan_memory(facts, config, limits, drafting.depth, base)
+    plan = plan_memory(facts, config, limits, drafting.depth, extras.base)
     tables = _tables(config, target, groups, plan, limits)
     families = FamilyCache(tables)
     parts = EngineParts(
@@ -100,13 +119,33 @@ def assemble(
         prefill_chunk=limits.chunk,
         depth=drafting.depth,
         device_round=_device_round(config, target),
+        run_ahead=config.runtime.run_ahead,
+        forced=extras.forced,
     )
     stats = EngineStats()
     runtime = config.runtime
     sampler = RowSampler(tables, runtime.draft_temperature, runtime.draft_filter, runtime.coupling)
     ram = RamTier(config.runtime.preempt_ram_bytes)
     seen = replace(view, tables=tables)
-    bind = bind_speculative_group(GroupBinding(parts, drafting.provider, drafting.depth, seen, sampler, stats, ram))
+    subject = CostSubject(parts, drafting.provider, drafting.depth, seen, sampler, runtime.fill_span)
+    costs = _costs(config, subject, extras)
+    tools = GroupTools(
+        parts,
+        sampler,
+        stats,
+        ram,
+        clock=phase_clock(runtime, target, stats),
+        make_ledger=None if costs is None else partial(RoundLedger, costs, stats),
+    )
+    binding = GroupBinding(
+        tools,
+        drafting.provider,
+        drafting.depth,
+        seen,
+        make_gate=None if costs is None else partial(AdaptiveGate, costs, drafting.depth),
+        fill_span=runtime.fill_span,
+    )
+    bind = bind_speculative_group(binding)
     if bind is None:
         taps = drafting.provider.target_taps(view)
         raise DraftError(f"drafter {drafting.provider.id!r} reads layers {taps}, which this target cannot give")
@@ -127,6 +166,15 @@ def assemble(
     return engine
 
 
+def _costs(config: EngineConfig, subject: CostSubject, extras: Extras) -> CostTable | None:
+    """What the depth is chosen by; ``None`` where nothing is chosen."""
+    if not config.spec.adaptive or subject.depth == 0:
+        return None
+    if extras.costs is not None:
+        return extras.costs
+    return costs_for(subject, extras.identity, extras.progress)
+
+
 def target_view(target: TargetBinding, eos_ids: tuple[int, ...], tokenizer: Any) -> TargetView:
     """What drafters may know of a loaded target."""
     return TargetView(
@@ -142,7 +190,9 @@ def target_view(target: TargetBinding, eos_ids: tuple[int, ...], tokenizer: Any)
 
 
 def _device_round(config: EngineConfig, target: TargetBinding) -> bool:
-    """On the CPU the host walk is cheaper than a dozen small tensor operations."""
+    """On the CPU the host walk is cheaper than a dozen small tensor operations. Phases are timed in it everywhere."""
+    if config.runtime.phase_timing:
+        return False
     wanted = config.runtime.device_round
     return target.device.type != "cpu" if wanted is None else wanted
 
@@ -156,7 +206,8 @@ def choose_drafter(
 
     wanted = config.spec.tokens
     if ready is not None:
-        return Drafting(ready, 4 if wanted is None else wanted, "given by the caller")
+        depth = 0 if isinstance(ready, NullDrafter) else 4 if wanted is None else wanted
+        return Drafting(ready, depth, "given by the caller")
     registry = default_registry()
     weights = None if wanted == 0 else _drafter_weights(config, progress)
     method, reason = resolve_method(config.spec.method, registry, weights)

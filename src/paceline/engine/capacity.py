@@ -20,6 +20,12 @@ class Capacity:
         self._parts = parts
         self._families = families
 
+    @property
+    def usage(self) -> float:
+        """Share of the KV blocks in use, in the fullest group; may be read from any thread."""
+        pools = self._parts.tables.pools.values()
+        return max((1.0 - pool.free_blocks / (pool.num_blocks - 1) for pool in pools), default=0.0)
+
     def can_start(self, request: Request, running: int) -> bool:
         """Room for a new row: its prompt and one round of its greatest depth, less what it shares with its family."""
         prompt = len(request.prompt_ids)

@@ -6,24 +6,26 @@ They run on the engine thread and hand over plain records. They know nothing of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.request import SamplingParams
+from ..core.round import Burst
 from ..core.row import Finished, FinishReason, Row
 from ..core.stats import SpecStats
 from ..sampling.logprobs import TokenLogprobs
 from .detokenize import TokenDecoder
 from .logprob_view import present_logprobs, present_prompt
-from .outputs import CompletionOutput, RequestMetrics, RequestOutput, SpeculativeMetrics, StreamDelta
+from .outputs import CompletionOutput, RequestMetrics, RequestOutput, SpeculativeMetrics, StreamDelta, TextPiece
 from .stopping import StopStrings
 
 
 @dataclass(frozen=True)
 class Submission:
     """One request as its caller gave it. ``decoder`` is ``None`` where ids only are used; ``spec_tokens``: the engine's
-    largest depth; ``index``: which sample of the prompt this is."""
+    largest depth; ``index``: which sample of the prompt this is; ``markers``: special tokens that show as text, and
+    how; ``namespace``: as in :class:`~paceline.core.request.Request`."""
 
     request_id: str
     prompt: str | None
@@ -32,6 +34,8 @@ class Submission:
     decoder: TokenDecoder | None
     spec_tokens: int
     index: int = 0
+    markers: Mapping[int, str] = field(default_factory=dict)
+    namespace: str | None = None
 
 
 class ResultConsumer:
@@ -40,7 +44,7 @@ class ResultConsumer:
     def __init__(self, submission: Submission, done: Callable[[RequestOutput], None]) -> None:
         self._submission = submission
         self._done = done
-        self._detokenizer = None if submission.decoder is None else submission.decoder.start()
+        self._detokenizer = None if submission.decoder is None else submission.decoder.start(submission.markers)
         params = submission.params
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._pieces: list[str] = []
@@ -66,7 +70,7 @@ class ResultConsumer:
             self._tokens.extend(tokens[:taken])
             records = [] if metadata is None else list(metadata[:taken])
             self._records.extend(records)
-            self._show("".join(pieces), tokens[:taken], records)
+            self._show(pieces, tokens[:taken], records, row.burst)
         except Exception as error:
             error.taken = taken  # type: ignore[attr-defined]
             raise
@@ -86,9 +90,11 @@ class ResultConsumer:
         """Text of the ``count``-th token, through the stop strings once ``min_tokens`` have been generated."""
         return text if count < self._submission.params.min_tokens else self._stops.feed(text)
 
-    def _show(self, text: str, tokens: Sequence[int], records: Sequence[TokenLogprobs]) -> None:
-        """A burst was taken: ``text`` may be shown now."""
-        self._pieces.append(text)
+    def _show(
+        self, pieces: Sequence[str], tokens: Sequence[int], records: Sequence[TokenLogprobs], burst: Burst | None
+    ) -> None:
+        """A burst was taken: its text may be shown now, one piece per token."""
+        self._pieces.extend(pieces)
 
     def _deliver(self, tail: str, output: RequestOutput) -> None:
         self._done(output)
@@ -138,6 +144,8 @@ class ResultConsumer:
             speculative_decoding=SpeculativeMetrics.of(
                 SpecStats() if row is None else row.spec, self._submission.spec_tokens
             ),
+            accepted_prediction_tokens=0 if row is None else row.fill.accepted_prediction_tokens,
+            rejected_prediction_tokens=0 if row is None else row.fill.rejected_prediction_tokens,
         )
 
 
@@ -147,14 +155,21 @@ class StreamConsumer(ResultConsumer):
     def __init__(self, submission: Submission, emit: Callable[[StreamDelta], None]) -> None:
         super().__init__(submission, lambda output: None)
         self._emit = emit
+        self._last = TextPiece("", "plain")
 
-    def _show(self, text: str, tokens: Sequence[int], records: Sequence[TokenLogprobs]) -> None:
-        super()._show(text, tokens, records)
+    def _show(
+        self, pieces: Sequence[str], tokens: Sequence[int], records: Sequence[TokenLogprobs], burst: Burst | None
+    ) -> None:
+        super()._show(pieces, tokens, records, burst)
         submission = self._submission
         logprobs = None
         if submission.params.logprobs is not None:
             logprobs = present_logprobs(records, submission.decoder)
-        self._emit(StreamDelta(text, tuple(tokens), index=submission.index, logprobs=logprobs))
+        behind = burst or Burst(0, 0, "plain")
+        shown = tuple(TextPiece(piece, behind.origin(place)) for place, piece in enumerate(pieces))
+        self._last = shown[-1] if shown else self._last
+        self._emit(StreamDelta("".join(pieces), tuple(tokens), None, submission.index, logprobs, shown))
 
     def _deliver(self, tail: str, output: RequestOutput) -> None:
-        self._emit(StreamDelta(tail, (), output, index=self._submission.index))
+        rest = (replace(self._last, text=tail),) if tail else ()
+        self._emit(StreamDelta(tail, (), output, index=self._submission.index, pieces=rest))

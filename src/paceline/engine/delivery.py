@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import Cancelled, RowFailed
 from ..core.ports import Host
-from ..core.round import Outcome, RowResult
+from ..core.round import Burst, Outcome, RowResult
 from ..core.row import Row
 from .state import RowState
 from .statistics import count_round
@@ -21,6 +21,7 @@ def deliver(host: Host, row: Row, result: RowResult) -> Outcome:
     tokens = result.emitted
     taken = 0
     if tokens:
+        row.burst = Burst.of(result)
         try:
             taken = host.publish(row, tokens, result.metadata)
         except Exception as error:

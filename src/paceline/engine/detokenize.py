@@ -10,7 +10,7 @@ import codecs
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 _REPLACEMENT = "\ufffd"
@@ -40,9 +40,10 @@ class TokenDecoder:
         self._bytes: dict[int, bytes] = {}
         self._classes: dict[int, tuple[bool, bool]] = {}
 
-    def start(self) -> Detokenizer:
-        """A detokenizer for a new request."""
-        return _ByteStream(self) if self._kinds == ("ByteLevel",) else _Windows(self)
+    def start(self, markers: Mapping[int, str] | None = None) -> Detokenizer:
+        """A detokenizer for a new request; ``markers``: special tokens that show as the given text."""
+        plain: Detokenizer = _ByteStream(self) if self._kinds == ("ByteLevel",) else _Windows(self)
+        return _Marked(plain, markers) if markers else plain
 
     @property
     def falls_back_to_bytes(self) -> bool:
@@ -81,6 +82,15 @@ class TokenDecoder:
             text = None if token in self._special else self._text_of(token)
             known = self._bytes[token] = b"" if text is None else _byte_level(text)
         return known
+
+    def token_bytes(self, token: int) -> bytes | None:
+        """Bytes that a token stands for, of special tokens their name; ``None`` where they cannot be told."""
+        if self._kinds == ("ByteLevel",) and token not in self._special:
+            return self.bytes_of(token)
+        if self.falls_back_to_bytes and self.is_byte(token):
+            return bytes([int((self._text_of(token) or "")[1:-1], 16)])
+        text = self.text_of(token)
+        return None if _REPLACEMENT in text else text.encode("utf-8", "replace")
 
     def _class_of(self, token: int) -> tuple[bool, bool]:
         known = self._classes.get(token)
@@ -145,6 +155,21 @@ class _Windows:
             self._shown, self._held = self._held, []
             self._shown_text = self._decoder.decode(self._shown)
         return new
+
+
+class _Marked:
+    """Shows some tokens as a text of their own; the text before one is complete."""
+
+    def __init__(self, plain: Detokenizer, markers: Mapping[int, str]) -> None:
+        self._plain = plain
+        self._markers = markers
+
+    def push(self, token: int) -> str:
+        marker = self._markers.get(token)
+        return self._plain.push(token) if marker is None else self._plain.flush() + marker
+
+    def flush(self) -> str:
+        return self._plain.flush()
 
 
 def _decoder_kinds(backend: Any) -> tuple[str, ...]:

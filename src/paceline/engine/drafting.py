@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.errors import DraftError
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("paceline.engine")
 
 
+class Proposals(NamedTuple):
+    """Per row of a round its proposals, and the length of the match they rest on (0 = not known)."""
+
+    tokens: list[list[int]]
+    matches: list[int]
+
+
 class GuardedDrafter:
     """A :class:`DraftRows` whose failures are contained.
 
@@ -32,21 +39,35 @@ class GuardedDrafter:
         self._rows = rows
         self._vocab_size = vocab_size
         self._stats = stats
-        self._opened: set[int] = set()
+        self._opened: dict[int, Row] = {}
         self.failure: str | None = None
 
     @property
     def taps(self) -> tuple[int, ...]:
         return self._rows.taps
 
+    @property
+    def on_device(self) -> bool:
+        """Whether it drafts and commits without a value from the host."""
+        return self._rows.on_device
+
+    @property
+    def lags(self) -> bool:
+        """Whether rounds without proposals may pass it by."""
+        return self._rows.lags and not self._rows.taps
+
+    def has(self, row: Row) -> bool:
+        """Whether the drafter still works for this row."""
+        return row.drafting and row.index in self._opened
+
     def open_row(self, row: Row, checkpoint: Any | None) -> None:
         if self._guard((row,), lambda: self._rows.open_row(row, checkpoint)):
-            self._opened.add(row.index)
+            self._opened[row.index] = row
 
     def close_row(self, row: Row) -> None:
         """Close the drafter's row if it is open. A failure here is contained like any other."""
         if row.index in self._opened:
-            self._opened.discard(row.index)
+            del self._opened[row.index]
             self._guard((row,), lambda: self._rows.close_row(row))
 
     def prepare_join(self, row: Row) -> StateChange:
@@ -63,19 +84,48 @@ class GuardedDrafter:
             window = _select(Window(batch, context), keep)
             self._guard(mine, lambda: self._rows.prefill(mine, window.batch, window.context))
 
-    def draft(self, batch: RoundBatch) -> list[list[int]]:
+    def draft(self, batch: RoundBatch) -> Proposals:
         """Checked proposals per row, at most the row's depth. Rows of depth 0 or without drafter get none."""
-        proposals: list[list[int]] = [[] for _ in batch.rows]
+        return self._ask(batch, self._rows.draft)
+
+    def preview(self, batch: RoundBatch) -> Proposals | None:
+        """What :meth:`draft` would propose, changing nothing; ``None`` if the drafter cannot tell."""
+        if type(self._rows).preview is DraftRows.preview:
+            return None
+        return self._ask(batch, self._preview)
+
+    def _preview(self, batch: RoundBatch) -> Draft:
+        return self._rows.preview(batch) or Draft.from_lists([[] for _ in batch.rows])
+
+    def _ask(self, batch: RoundBatch, call: Callable[[RoundBatch], Draft]) -> Proposals:
+        found = Proposals([[] for _ in batch.rows], [0] * len(batch.rows))
         keep = [i for i, row in enumerate(batch.rows) if row.index in self._opened]
         if not any(batch.depths[i] > 0 for i in keep):
-            return proposals
+            return found
         mine = _rows_of(batch, keep)
         drafts: list[Draft] = []
-        if self._guard(mine.rows, lambda: drafts.append(self._checked(self._rows.draft(mine), mine))):
-            for i, proposal in zip(keep, drafts[0].to_lists(), strict=True):
-                proposals[i] = self._legal(proposal[: batch.depths[i]])
-            return proposals
-        return self.draft(batch)  # with the rows that still have a drafter: at least one fewer
+        if not self._guard(mine.rows, lambda: drafts.append(self._checked(call(mine), mine))):
+            return self._ask(batch, call)  # with the rows that still have a drafter: at least one fewer
+        matches = drafts[0].matches or [0] * len(keep)
+        for i, proposal, match in zip(keep, drafts[0].to_lists(), matches, strict=True):
+            found.tokens[i] = self._legal(proposal[: batch.depths[i]])
+            found.matches[i] = match
+        return found
+
+    def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft | None:
+        """Proposals on the device; ``None`` if the drafter failed, which costs all rows their drafter."""
+        drafts: list[Draft] = []
+        self._guard(None, lambda: drafts.append(self._rows.draft_device(index, depths, depth)))
+        return drafts[0] if drafts else None
+
+    def direct(self) -> DirectDrafter:
+        """The device half without a guard, for recording graphs: what fails then is the recording, not the drafter."""
+        return DirectDrafter(self._rows)
+
+    def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
+        """Hand a device drafter the verified windows; other drafters go by the text."""
+        if self._rows.on_device and self._opened:
+            self._guard(None, lambda: self._rows.commit_device(index, window, accepted))
 
     def commit(self, batch: RoundBatch, window: Window, accepted: Sequence[int]) -> None:
         """Hand the drafter the part of the window that belongs to its rows."""
@@ -84,6 +134,27 @@ class GuardedDrafter:
             mine = _rows_of(batch, keep)
             kept = [accepted[i] for i in keep]
             self._guard(mine.rows, lambda: self._rows.commit(mine, _select(window, keep), kept))
+
+    def commit_round(
+        self, batch: RoundBatch, window: Window, accepted: Sequence[int], from_spans: Sequence[bool]
+    ) -> None:
+        """Commit a round's windows: the drafter's own and plain ones, then those that spans proposed (spec 7.7)."""
+        own = [i for i, span in enumerate(from_spans) if not span]
+        if len(own) == len(from_spans):
+            self.commit(batch, window, accepted)
+            return
+        if own:
+            self.commit(_rows_of(batch, own), _select(window, own), [accepted[i] for i in own])
+        others = [i for i, span in enumerate(from_spans) if span]
+        self.consume(_rows_of(batch, others), _select(window, others), [1 + accepted[i] for i in others])
+
+    def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
+        """Hand the drafter windows that others proposed: of each it keeps the first ``counts`` inputs."""
+        keep = [i for i, row in enumerate(batch.rows) if row.index in self._opened]
+        if keep:
+            mine = _rows_of(batch, keep)
+            kept = [counts[i] for i in keep]
+            self._guard(mine.rows, lambda: self._rows.consume(mine, _select(window, keep), kept))
 
     def capture(self, row: Row) -> Any | None:
         """What the drafter needs to go on with this row later."""
@@ -114,13 +185,14 @@ class GuardedDrafter:
                 return proposal[:place]
         return proposal
 
-    def _guard(self, rows: Sequence[Row], call: Callable[[], object]) -> bool:
-        """Run ``call``; on failure the rows at fault go on without a drafter."""
+    def _guard(self, rows: Sequence[Row] | None, call: Callable[[], object]) -> bool:
+        """Run ``call``; on failure the rows at fault (``None`` = all there are) go on without a drafter."""
         try:
             call()
         except Exception as error:
             named = getattr(error, "row", None)
-            self.fail(error, [row for row in rows if row is named] or list(rows))
+            asked = list(self._opened.values()) if rows is None else list(rows)
+            self.fail(error, [row for row in asked if row is named] or asked)
             return False
         return True
 
@@ -137,11 +209,30 @@ class GuardedDrafter:
     def _close_lost(self, rows: Sequence[Row]) -> None:
         for row in rows:
             if row.index in self._opened:
-                self._opened.discard(row.index)
+                del self._opened[row.index]
                 try:
                     self._rows.close_row(row)
                 except Exception as error:
                     _LOG.debug("closing the drafter's row after a failure failed too: %r", error)
+
+
+class DirectDrafter:
+    """What a device round needs of a drafter, as it is: nothing depends on which rows are open."""
+
+    def __init__(self, rows: DraftRows) -> None:
+        self._rows = rows
+        self.taps = rows.taps
+        self.on_device = rows.on_device
+
+    def direct(self) -> DirectDrafter:
+        return self
+
+    def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft | None:
+        return self._rows.draft_device(index, depths, depth)
+
+    def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
+        if self.on_device:
+            self._rows.commit_device(index, window, accepted)
 
 
 def _rows_of(batch: RoundBatch, keep: Sequence[int]) -> RoundBatch:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..core.row import Row
 from ..draft.policy import draft_options
-from ..sampling.draw import draw, draw_subset
+from ..sampling.draw import draw, draw_indexed, draw_subset
 from ..sampling.params import DrawParams, FilterChain, chains_of, filter_chain
 from ..sampling.processors.chain import RowProcessor, apply_processors
 from .grammars import RoundMasks
@@ -29,8 +29,20 @@ class WindowDraws:
     scores: WindowScores
 
 
+@dataclass(frozen=True)
+class Flavor:
+    """What the host knows of all rows of a round; it spares the device what no row needs."""
+
+    all_greedy: bool
+    any_filter: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Flavor:
+        return cls(all(row.request.params.greedy for row in rows), any(_filters(row) for row in rows))
+
+
 class RowSampler:
-    """Draws for target and drafter from the columns of the row tables."""
+    """Draws for target and drafter from the columns of the row tables. ``flavor``: of the device round being built."""
 
     def __init__(
         self,
@@ -45,6 +57,46 @@ class RowSampler:
         self._draft_temperature = draft_temperature
         self._draft_filter = draft_filter
         self._processors: dict[int, RowProcessor] = {}
+        self.flavor = Flavor(all_greedy=False, any_filter=True)
+
+    def on_device(self, rows: Sequence[Row]) -> bool:
+        """Whether the columns say all there is about the rows' draws: no processors, no rarer filters."""
+        return not any(row.index in self._processors or row.index in self._chains for row in rows)
+
+    def draw_device(self, logits: torch.Tensor, index: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws [B, W] int64 and bad [B, W] bool over flat windows of ``width``, ``logits`` [B * W, V], for the rows
+        ``index`` [B]: place p of a window at ``step + p``. Reads columns only."""
+        tokens, bad = draw_indexed(logits, self._columns_of_all(), index, width=width)
+        return tokens.view(-1, width), bad.view(-1, width)
+
+    def sample_device(
+        self, logits: torch.Tensor, index: torch.Tensor, offset: int, ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The drafter's draw port on the device: rows ``index`` [B] with their draft parameters at ``step + offset``.
+        Returns full ids [B]."""
+        return draw_indexed(logits, self._draft_view(self._columns_of_all()), index, offset=offset, ids=ids).tokens
+
+    def _columns_of_all(self) -> DrawParams:
+        """The columns of all rows as they are: draws take from them what they need."""
+        columns = self._tables
+        return DrawParams(
+            temperature=columns.temperature,
+            top_k=columns.top_k,
+            top_p=columns.top_p,
+            min_p=columns.min_p,
+            seed=columns.seed,
+            step=columns.step,
+            all_greedy=self.flavor.all_greedy,
+            any_filter=self.flavor.any_filter,
+            coupling=self._coupling,
+        )
+
+    def _draft_view(self, params: DrawParams) -> DrawParams:
+        """The columns as drafts use them (spec 13.8): another temperature, or no filters, for rows that sample."""
+        if self._draft_temperature is not None:
+            warm = torch.full_like(params.temperature, self._draft_temperature)
+            params = replace(params, temperature=torch.where(params.greedy, params.temperature, warm))
+        return params if self._draft_filter else replace(params, any_filter=False)
 
     def open_row(self, row: Row) -> None:
         """A row got its index: keep what its processors and rarer filters need. Its output so far is history."""

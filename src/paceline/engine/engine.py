@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import logging
 import threading
@@ -58,6 +57,7 @@ class Engine:
         self._stopped = False
         self._live: dict[str, Request] = {}
         self._closing: BaseException | None = None
+        self._turn_began: float | None = None
         self._numbers = itertools.count(1)
         self._thread = threading.Thread(target=self._run, name="paceline-engine", daemon=True)
         self._thread.start()
@@ -90,13 +90,17 @@ class Engine:
         params: SamplingParams,
         consumers: Sequence[Consumer],
         request_id: str | None = None,
+        namespace: str | None = None,
     ) -> list[str]:
         """Queue one request per consumer: samples of one prompt that share its prefill and differ in their seed.
 
-        Returns their ids: ``request_id``, then ``request_id/1`` ... Raises as :meth:`add_request`.
+        ``namespace``: requests of different ones share nothing that drafters or caches keep. Returns their ids:
+        ``request_id``, then ``request_id/1`` ... Raises as :meth:`add_request`.
         """
         name = f"req-{next(self._numbers)}" if request_id is None else request_id
         requests = self._door.admit_samples(name, prompt_ids, params, len(consumers), time.monotonic())
+        if namespace is not None:
+            requests = [replace(request, namespace=namespace) for request in requests]
         with self._condition:
             if self._closing is not None:
                 raise EngineClosed(f"the engine is closed: {self._closing}")
@@ -152,7 +156,12 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A copy of the engine's figures."""
-        return copy.deepcopy(self._stats)
+        return self._stats.snapshot()
+
+    def turn_seconds(self) -> float:
+        """How long the loop has been at its present turn of work; 0 while there is none to do."""
+        began = self._turn_began
+        return 0.0 if began is None else time.monotonic() - began
 
     def add_info(self, **facts: Any) -> None:
         """Add facts that only the builder knows."""
@@ -164,6 +173,7 @@ class Engine:
             **self._info,
             "num_requests_running": self._scheduler.num_running,
             "num_requests_waiting": self._scheduler.num_waiting + len(self._inbox),
+            "kv_cache_usage": self._scheduler.kv_usage,
             "drafter_failure": self._scheduler.drafter_failure(),
             "closed": self._closing is not None,
         }
@@ -202,9 +212,11 @@ class Engine:
 
     def _take_inbox(self) -> bool:
         """Wait for work and hand new requests to the scheduler; false when the engine is closing."""
+        self._turn_began = None
         with self._condition:
             while not (self._inbox or self._scheduler.has_work or self._closing is not None):
                 self._condition.wait()
+            self._turn_began = time.monotonic()
             while self._inbox:
                 arrival = self._inbox.popleft()
                 if arrival.error is not None:

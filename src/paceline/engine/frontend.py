@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeAlias
 
 from ..core.config import EngineConfig
@@ -40,6 +40,7 @@ class EnginePort(Protocol):
         params: SamplingParams,
         consumers: Sequence[Consumer],
         request_id: str | None = None,
+        namespace: str | None = None,
     ) -> list[str]: ...
 
     def abort(self, request_id: str, reason: str = ...) -> bool: ...
@@ -47,6 +48,8 @@ class EnginePort(Protocol):
     def stats(self) -> EngineStats: ...
 
     def info(self) -> dict[str, Any]: ...
+
+    def turn_seconds(self) -> float: ...
 
     def close(self) -> None: ...
 
@@ -73,6 +76,17 @@ class ChatOptions:
     template_kwargs: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class RequestOptions:
+    """What one request brings beside its prompt and sampling parameters. ``markers``: special tokens that show as text,
+    and how. ``namespace``: who may share what drafters and caches keep of its text (``None`` = everybody without one).
+    """
+
+    request_id: str | None = None
+    namespace: str | None = None
+    markers: Mapping[int, str] = field(default_factory=dict)
+
+
 class Frontend:
     """Turns what callers write into what the engine takes; errors name the prompt at fault."""
 
@@ -82,12 +96,17 @@ class Frontend:
         self._decoder = None if engine.tokenizer is None else TokenDecoder(engine.tokenizer)
         self._spec_tokens = int(engine.info()["spec_tokens"])
 
+    @property
+    def decoder(self) -> TokenDecoder | None:
+        """Text of single tokens and of growing answers; ``None`` with ``skip_tokenizer_init``."""
+        return self._decoder
+
     def encode(self, prompt: PromptLike, name: str = "prompt") -> Prompt:
         """Text as the tokenizer encodes it (BOS added if the model has one), ids as they are."""
         if isinstance(prompt, Prompt):
             return prompt
         if isinstance(prompt, str):
-            ids = tuple(self._tokenizer(name).encode(prompt))
+            ids = _encoded(self._tokenizer(name), prompt, name, add_special_tokens=True)
             text: str | None = prompt
         else:
             ids, text = _token_ids(prompt, name), None
@@ -110,7 +129,7 @@ class Frontend:
             )
         except Exception as error:  # templates are programs of the model's authors: they raise what they like
             raise RequestError(name, f"the chat template refuses them: {error}") from error
-        ids = tuple(tokenizer.encode(text, add_special_tokens=False))
+        ids = _encoded(tokenizer, text, name, add_special_tokens=False)
         if not ids:
             raise RequestError(name, "are empty under the chat template; give at least one token")
         return Prompt(text, ids)
@@ -121,12 +140,22 @@ class Frontend:
         chosen = {name: value for name, value in self._engine.default_params.items() if name in known}
         return SamplingParams(**(chosen | overrides))
 
-    def submission(self, prompt: Prompt, params: SamplingParams, request_id: str | None = None) -> Submission:
-        """What a consumer must know of one request. Without ``request_id`` a fresh one is made."""
+    def submission(self, prompt: Prompt, params: SamplingParams, options: RequestOptions | None = None) -> Submission:
+        """What a consumer must know of one request. Without a request id a fresh one is made."""
         if params.stop_strings and self._decoder is None:
             raise RequestError("stop", "stop strings need a tokenizer, and skip_tokenizer_init is set")
-        name = f"req-{uuid.uuid4().hex[:16]}" if request_id is None else request_id
-        return Submission(name, prompt.text, prompt.ids, params, self._decoder, self._spec_tokens)
+        chosen = options or RequestOptions()
+        name = f"req-{uuid.uuid4().hex[:16]}" if chosen.request_id is None else chosen.request_id
+        return Submission(
+            name,
+            prompt.text,
+            prompt.ids,
+            params,
+            self._decoder,
+            self._spec_tokens,
+            markers=chosen.markers,
+            namespace=chosen.namespace,
+        )
 
     def submit(self, prompt: Prompt, submission: Submission, consume: Callable[[Submission], Consumer]) -> list[str]:
         """Hand a prompt to the engine, once per sample asked for; returns the ids to abort it by."""
@@ -134,9 +163,11 @@ class Frontend:
         if params.best_of is not None and params.logprobs is None:  # the ranking needs them, the caller does not
             submission = replace(submission, params=replace(params, logprobs=0))
             params = submission.params
-        if params.samples == 1:
-            return [self._engine.add_request(prompt.ids, params, consume(submission), name)]
         consumers = [consume(replace(submission, index=place)) for place in range(params.samples)]
+        if submission.namespace is not None:
+            return self._engine.add_samples(prompt.ids, params, consumers, name, submission.namespace)
+        if params.samples == 1:
+            return [self._engine.add_request(prompt.ids, params, consumers[0], name)]
         return self._engine.add_samples(prompt.ids, params, consumers, name)
 
     def _tokenizer(self, name: str) -> Any:
@@ -182,6 +213,14 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], count: int) -
     if len(params) != count:
         raise RequestError("sampling_params", f"holds {len(params)} entries for {count} prompts; give one or {count}")
     return list(params)
+
+
+def _encoded(tokenizer: Any, text: str, name: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(name, "holds a lone surrogate, which is no character") from None
+    return tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 
 def _token_ids(prompt: Sequence[int], name: str) -> tuple[int, ...]:

@@ -23,7 +23,10 @@ from ..models.artifact import ModelArtifact, open_artifact
 from ..models.binding import TargetBinding, kv_groups, load_target
 from ..models.config import DecoderConfig, decoder_config
 from ..models.tokenizer import load_tokenizer
-from .build import choose_drafter, resolve_device
+from .build import _device_round, choose_drafter, resolve_device
+from .calibration import versions
+from .cost_cache import CostCache, CostKey
+from .machine import cpu_features, cpu_name, device_name
 from .memory import Limits, ModelFacts, available_bytes, plan_memory, resident_bytes
 
 if TYPE_CHECKING:
@@ -32,19 +35,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "numpy")
 _EXTRAS = {"server": "fastapi", "grammar": "llguidance", "gguf": "gguf", "plot": "matplotlib", "ray": "ray"}
-#: CPU features that decide how fast products are, by their names in /proc/cpuinfo.
-_FEATURES = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "asimd",
-    "bf16",
-    "i8mm",
-)
 
 
 def inspect_machine(config: EngineConfig) -> dict[str, Any]:
@@ -62,8 +52,8 @@ def inspect_machine(config: EngineConfig) -> dict[str, Any]:
         "extras": {extra: _version(package) is not None for extra, package in _EXTRAS.items()},
         "device": device,
         "gpus": [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())],
-        "cpu": _cpu_name(),
-        "cpu_features": _cpu_features(),
+        "cpu": cpu_name(),
+        "cpu_features": cpu_features(),
         "cores": os.cpu_count(),
         "threads": threads,
         "memory_available": available_bytes(),
@@ -78,7 +68,8 @@ def inspect_machine(config: EngineConfig) -> dict[str, Any]:
 
 
 def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dict[str, Any]:
-    """How the model that ``config`` names would run: architecture, exactness, drafter, limits, memory plan.
+    """How the model that ``config`` names would run: architecture, exactness, drafter, limits, memory plan, and what
+    rounds cost if that was measured before (``costs``, else ``None``).
 
     Downloads it if need be, then reads two of its layers. Raises what building an engine would raise.
     """
@@ -91,10 +82,26 @@ def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dic
         weights = _weight_bytes(artifact, config, device, sample, decoder.num_layers)
         view = _target_view(config, decoder, sample, artifact, device)
         drafting = choose_drafter(config, view, None, progress)
+        threads = torch.get_num_threads()
     facts = _facts(decoder, sample, weights, (drafting.provider, view))
     drafting.provider.close()
     limits = Limits.of(config, device)
-    plan = plan_memory(facts, config, limits, drafting.depth, resident_bytes())
+    plan = plan_memory(facts, config, limits, drafting.depth, resident_bytes(device))
+    key = CostKey(
+        model=artifact.identity,
+        weight_bytes=weights,
+        dtype=sample.dtype,
+        device=device_name(torch.device(device)),
+        threads=threads,
+        drafter=drafting.provider.id,
+        drafter_bytes=drafting.provider.weight_bytes,
+        depth=drafting.depth,
+        rows=limits.rows,
+        max_model_len=sample.max_model_len,
+        device_round=_device_round(config, sample),
+        versions=versions(),
+    )
+    known = CostCache().load(key)
     companion = default_registry().companion(artifact.path) if artifact.path.is_dir() else None
     return {
         "model": model.model,
@@ -113,6 +120,7 @@ def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dic
         "max_num_seqs": limits.rows,
         "max_num_batched_tokens": limits.chunk,
         "memory": plan.as_dict(),
+        "costs": None if known is None else known.costs.to_json(),
     }
 
 
@@ -212,24 +220,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cpu_fields() -> dict[str, str]:
-    """The first processor's entry in /proc/cpuinfo, empty where there is none."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            entry = file.read().split("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in entry.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
-
-
-def _cpu_name() -> str:
-    return _cpu_fields().get("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_features() -> list[str]:
-    fields = _cpu_fields()
-    flags = set((fields.get("flags") or fields.get("Features") or "").split())
-    return [name for name in _FEATURES if name in flags]

@@ -8,10 +8,14 @@ from typing import Any
 
 from ..core.errors import RequestError
 from ..core.params import SamplingParams
+from ..fill.source import Prediction
 from ..sampling.processors.settings import DrySettings, ProcessorSettings, ThinkingBudget
 
 #: Markers of thinking blocks, by what models call them.
 _THINKING_MARKERS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("[THINK]", "[/THINK]"))
+
+#: A prediction of more characters per token of the context than this is refused unread.
+_CHARACTERS_PER_TOKEN = 64
 
 #: Where DRY's repetitions end unless the request says otherwise; models whose ids are used alone have none.
 _USUAL_BREAKERS = ("\n", ":", '"', "*")
@@ -49,6 +53,22 @@ class OptionResolver:
     def spared(self, params: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
         """Ids that XTC never drops: the model's EOS ids, and that of a newline where a tokenizer knows it."""
         return (*eos_ids, *self._newlines) if params.xtc_probability > 0 else ()
+
+    def prediction(self, params: SamplingParams, max_tokens: int) -> Prediction | None:
+        """The text that the output is expected to repeat, at most ``max_tokens`` ids; ``None`` if nothing is."""
+        given = params.prediction
+        if not given:
+            return None
+        if isinstance(given, str):
+            if len(given) > _CHARACTERS_PER_TOKEN * max_tokens:
+                raise RequestError("prediction", f"has {len(given)} characters, far more than {max_tokens} tokens hold")
+            given = self._require("prediction").encode(given, add_special_tokens=False)
+        if len(given) > max_tokens:
+            raise RequestError("prediction", f"has {len(given)} tokens, but max_model_len is {max_tokens}; shorten it")
+        for token in given:
+            if token >= self._vocab_size:
+                raise RequestError("prediction", f"{token} is not an id of the vocabulary ({self._vocab_size} ids)")
+        return Prediction(given) if params.speculative else None
 
     @cached_property
     def _newlines(self) -> tuple[int, ...]:

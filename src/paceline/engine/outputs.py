@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any, TypeAlias
 
 from ..core.params import SamplingParams
+from ..core.round import Origin
 from ..core.row import FinishReason
 from ..core.stats import SpecStats
 
@@ -21,7 +22,10 @@ class SpeculativeMetrics:
     rounds (the bonus token included, 1.0 without draft rounds); draft acceptance rate = accepted / drafted.
     ``acceptance_histogram[i]``: draft rounds that accepted exactly i proposals, ``num_spec_tokens + 1`` entries.
     ``forwards``: target forwards after the prefill; ``tokens_per_forward``: delivered tokens / forwards;
-    ``forwards_saved``: forwards that plain decoding would have needed on top.
+    ``forwards_saved``: forwards that plain decoding would have needed on top. ``time_saved_ms``: what those would have
+    taken, less what verify windows and drafts cost more than plain rounds, estimated by the measured costs of the
+    machine (negative: speculation lost); ``None`` where costs were not measured. ``phase_ms``: milliseconds of draft,
+    verify, sample and commit over ``rounds``, where phases are timed.
     """
 
     mean_acceptance_length: float
@@ -36,6 +40,8 @@ class SpeculativeMetrics:
     tokens_per_forward: float
     drafted_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
+    time_saved_ms: float | None = None
+    phase_ms: dict[str, float] | None = None
 
     @classmethod
     def of(cls, spec: SpecStats, num_spec_tokens: int) -> SpeculativeMetrics:
@@ -57,6 +63,8 @@ class SpeculativeMetrics:
             drafted_by_position=tuple(spec.drafted_by_pos),
             accepted_by_position=tuple(spec.accepted_by_pos)
             + (0,) * (len(spec.drafted_by_pos) - len(spec.accepted_by_pos)),
+            time_saved_ms=spec.time_saved_ms,
+            phase_ms=None if spec.phase_ms is None else dict(spec.phase_ms),
         )
 
     @classmethod
@@ -80,6 +88,8 @@ class SpeculativeMetrics:
             tokens_per_forward=tokens / forwards if forwards else 0.0,
             drafted_by_position=_added([part.drafted_by_position for part in parts]),
             accepted_by_position=_added([part.accepted_by_position for part in parts]),
+            time_saved_ms=_known_sum([part.time_saved_ms for part in parts]),
+            phase_ms=_merged_phases([part.phase_ms for part in parts]),
         )
 
     @property
@@ -94,6 +104,8 @@ class RequestMetrics:
 
     ``completion_tokens`` counts an ending EOS, which is not part of ``token_ids``. ``time_to_first_token``: from
     arrival to the first delivered token, ``None`` if there was none. ``total_time``: from arrival to the end.
+    ``accepted_prediction_tokens``: output tokens that followed the prediction, ``rejected_prediction_tokens``:
+    tokens of it that were verified in vain.
     """
 
     prompt_tokens: int
@@ -102,6 +114,8 @@ class RequestMetrics:
     time_to_first_token: float | None
     total_time: float
     speculative_decoding: SpeculativeMetrics
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
     @classmethod
     def merged(cls, parts: Sequence[RequestMetrics]) -> RequestMetrics:
@@ -114,6 +128,8 @@ class RequestMetrics:
             time_to_first_token=min(firsts, default=None),
             total_time=max(part.total_time for part in parts),
             speculative_decoding=SpeculativeMetrics.merged([part.speculative_decoding for part in parts]),
+            accepted_prediction_tokens=sum(part.accepted_prediction_tokens for part in parts),
+            rejected_prediction_tokens=sum(part.rejected_prediction_tokens for part in parts),
         )
 
     @property
@@ -254,12 +270,21 @@ class RequestOutput:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Text that one token brought, and where that token comes from."""
+
+    text: str
+    origin: Origin
+
+
 @dataclass(frozen=True)
 class StreamDelta:
     """A piece of a stream: new ``text`` (may be empty while a stop string could still complete) and new ``token_ids``.
 
     The last delta of a sample carries ``output``, its whole result; joined, the texts are ``output.text``. ``index``:
-    which sample of the prompt it belongs to; ``logprobs``: one entry per id of ``token_ids``, if asked for.
+    which sample of the prompt it belongs to; ``logprobs``: one entry per id of ``token_ids``, if asked for. ``pieces``:
+    ``text`` by the tokens that brought it (text that was held back comes with a later token).
     """
 
     text: str
@@ -267,6 +292,7 @@ class StreamDelta:
     output: RequestOutput | None = None
     index: int = 0
     logprobs: tuple[LogprobEntry, ...] | None = None
+    pieces: tuple[TextPiece, ...] = field(default=(), compare=False)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -276,6 +302,18 @@ class StreamDelta:
 def _added(rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Sum by position; missing positions count as 0."""
     return tuple(sum(column) for column in zip_longest(*rows, fillvalue=0))
+
+
+def _known_sum(values: Sequence[float | None]) -> float | None:
+    """Sum of what is known; ``None`` if nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _merged_phases(parts: Sequence[dict[str, float] | None]) -> dict[str, float] | None:
+    known = [part for part in parts if part is not None]
+    names = dict.fromkeys(name for part in known for name in part)
+    return {name: sum(part.get(name, 0.0) for part in known) for name in names} or None
 
 
 def _choice(choice: CompletionOutput) -> dict[str, Any]:

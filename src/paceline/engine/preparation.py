@@ -66,6 +66,7 @@ class Preparation:
         except BaseException:
             self._group.release_row(row)
             raise
+        self._group.spans.resume(row)
         row.drafting = row.request.draft_cap > 0
         if row.drafting:
             kept = None if preempted.snapshot is None else preempted.attachment
@@ -117,12 +118,14 @@ class Preparation:
             tables.write_row(row)
             self._group.sampler.open_row(row)
             self._group.grammars.open_row(row)
+            self._group.planner.open_row(row)
             row.drafting = row.request.draft_cap > 0
             if row.drafting:
                 self._group.drafter.open_row(row, None if prefix is None else prefix.attachments.get(DRAFTER))
         except BaseException:
             self._group.sampler.close_row(row)
             self._group.grammars.close_row(row)
+            self._group.spans.close_row(row)
             release_all([lambda: tables.release(index), lambda: tables.release_index(index)])
             raise
         request = row.request
@@ -155,6 +158,7 @@ class Preparation:
 
     def forward(self, work: Sequence[tuple[PrefillEntry, PrefillStep]]) -> ForwardResult:
         """One target forward over the packed steps; the drafter consumes the same chunk (spec 4.11)."""
+        self._group.disturb()
         rows = [entry.row for entry, _ in work]
         for entry, step in work:
             self._parts.free_behind_window(entry.row, step.start)
@@ -193,6 +197,7 @@ class Preparation:
             elif _tail_split(entry):
                 entry.row.pending = entry.row.request.prompt_ids[-1]
                 count_prefill(entry.row.spec, 0)
+                self._group.spans.ask(entry.row)
                 self._ready.append(entry.state)
             else:
                 drawing.append((entry, place))
@@ -230,6 +235,7 @@ class Preparation:
         row.generated = outcome.taken + (1 if outcome.kind == "stop" and result.saw_eos else 0)
         row.tokens.extend(result.emitted[: outcome.taken])
         count_prefill(row.spec, row.generated)
+        self._group.spans.delivered(row, result, outcome.taken, outcome.kind == "continue")
         if outcome.kind == "continue":
             row.pending = result.emitted[-1]
             self._group.sampler.observe(row, result.emitted)

@@ -13,52 +13,92 @@ import torch
 
 from ..core.acceptance import Acceptance
 from ..core.batch import RoundBatch, Window
-from ..core.request import DEVICE_EOS_IDS
 from ..core.round import RowResult, Source
 from ..core.row import Row
 from ..sampling.accept import accept_window
 from .device_columns import advance_columns
+from .device_round import pack, unpack
 from .drafting import GuardedDrafter
 from .draws import RowSampler
 from .grammars import RowGrammars
+from .phases import NULL_CLOCK, NullClock
+from .planning import RoundPlan
 from .scores import add_logprobs, wants_logprobs
 from .state import EngineParts, indices_of
+
+#: Draws [N] of flat windows and which of them are not finite.
+Drawing = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class VerifiedRound:
-    """What one round computed. ``window`` is what target and drafter commit from; ``reads`` counts device reads."""
+    """What one round found for the rows of its ``plan``. ``reads`` counts device reads. ``window`` is what the drafter
+    commits from (``None`` = it has nothing to commit: it did so on the device, or goes by the text). ``seconds`` from
+    its start to its read, or since the read of the round before it; ``None`` = other work ran in between."""
 
-    batch: RoundBatch
-    window: Window
+    plan: RoundPlan
     results: list[RowResult]
     on_device: bool
     reads: int
+    batch: RoundBatch | None = None
+    window: Window | None = None
+    seconds: float | None = None
 
 
 class RoundRunner:
     """Runs rounds for one group. Holds no row state: rows live in the tables and in the host mirror."""
 
-    def __init__(self, parts: EngineParts, drafter: GuardedDrafter, sampler: RowSampler, grammars: RowGrammars) -> None:
+    def __init__(
+        self,
+        parts: EngineParts,
+        drafter: GuardedDrafter,
+        sampler: RowSampler,
+        grammars: RowGrammars,
+        clock: NullClock = NULL_CLOCK,
+    ) -> None:
+        self.clock = clock
         self._parts = parts
         self._drafter = drafter
         self._sampler = sampler
         self._grammars = grammars
 
-    def run(self, rows: Sequence[Row], depths: Sequence[int]) -> VerifiedRound:
-        """Draft at most ``depths`` tokens per row, verify all windows in one forward, accept. Delivers nothing."""
-        tables = self._parts.tables
+    def run(self, plan: RoundPlan) -> VerifiedRound:
+        """Draft what the plan asks for, verify all windows in one forward, accept. Delivers nothing."""
+        rows, tables, clock = plan.rows, self._parts.tables, self.clock
+        clock.start(rows)
         indices = torch.tensor(indices_of(rows), dtype=torch.int64, device=tables.device)
-        batch = RoundBatch(rows, indices, depths)
-        proposals, masks = self._grammars.constrain(rows, self._drafter.draft(batch), depths)
+        batch = RoundBatch(rows, indices, plan.depths)
+        drafted = self._drafter.draft(batch)
+        plan.matches = [drafted.matches[i] or match for i, match in enumerate(plan.matches)]
+        proposed = [given or tokens for given, tokens in zip(plan.given, drafted.tokens, strict=True)]
+        proposals, masks = self._grammars.constrain(rows, proposed, plan.widths)
+        plan.forced.update(
+            row.index for row, kept, asked in zip(rows, proposals, proposed, strict=True) if kept != asked[: len(kept)]
+        )
+        clock.mark("draft")
         window, logits = self._verify(rows, proposals)
+        clock.mark("verify")
         draws = self._sampler.draw_window(logits, rows, proposals, masks)
+        tokens = self._forced(batch, proposals, draws.tokens)
         on_device = self._parts.device_round
         accept = self._accept_on_device if on_device else self._accept_on_host
-        results = self._grammars.advance(rows, accept(batch, proposals, draws.tokens, draws.bad), masks)
+        results = accept(plan, batch, proposals, (tokens, draws.bad))
+        results = self._grammars.advance(rows, results, masks)
         if wants_logprobs(rows):
             results = add_logprobs(rows, results, window.batch.query_lens, draws.scores)
-        return VerifiedRound(batch, window, results, on_device, reads=1)
+        clock.mark("sample")
+        return VerifiedRound(plan, results, on_device, 1, batch, window)
+
+    def _forced(self, batch: RoundBatch, proposals: Sequence[list[int]], tokens: torch.Tensor) -> torch.Tensor:
+        """Benchmarks only: draws [N] that accept by coin."""
+        if self._parts.forced is None:
+            return tokens
+        tables, lengths, guesses = self._parts.tables, *_padded(proposals, tokens.device)
+        width = guesses.shape[1] + 1
+        draws = _rectangle(tokens, lengths + 1, width, fill=-1)
+        key = (tables.seed[batch.indices], tables.step[batch.indices])
+        inside = torch.arange(width, device=tokens.device) <= lengths[:, None]
+        return self._parts.forced.apply(draws, guesses, lengths, key)[inside]
 
     def _verify(self, rows: Sequence[Row], proposals: Sequence[list[int]]) -> tuple[Window, torch.Tensor]:
         """One target forward over all windows: each row's pending token, then its proposals. Logits [N, V]."""
@@ -73,29 +113,26 @@ class RoundRunner:
         return Window(forward_batch, result.for_drafter), target.logits(result.hidden)
 
     def _accept_on_host(
-        self, batch: RoundBatch, proposals: Sequence[list[int]], tokens: torch.Tensor, bad: torch.Tensor
+        self, plan: RoundPlan, batch: RoundBatch, proposals: Sequence[list[int]], drawing: Drawing
     ) -> list[RowResult]:
         """Walk each row's draws (spec 8.1); the row tables follow when the burst is delivered."""
-        drawn, broken = tokens.tolist(), bad.tolist()
+        drawn, broken = (flat.tolist() for flat in drawing)
         results: list[RowResult] = []
         start = 0
-        for row, proposal in zip(batch.rows, proposals, strict=True):
+        for row, source, proposal in zip(plan.rows, plan.sources, proposals, strict=True):
             end = start + len(proposal) + 1
-            results.append(_walk(row, proposal, drawn[start:end], broken[start:end]))
+            results.append(_walk(row, proposal, source, (drawn[start:end], broken[start:end])))
             start = end
         return results
 
     def _accept_on_device(
-        self, batch: RoundBatch, proposals: Sequence[list[int]], tokens: torch.Tensor, bad: torch.Tensor
+        self, plan: RoundPlan, batch: RoundBatch, proposals: Sequence[list[int]], drawing: Drawing
     ) -> list[RowResult]:
         """Acceptance and table advance as tensor operations (spec 8.4), then one read."""
-        tables = self._parts.tables
-        lengths = torch.tensor([len(proposal) for proposal in proposals], dtype=torch.int64, device=tokens.device)
-        width = max(len(proposal) for proposal in proposals) + 1
+        tables, index, (tokens, bad) = self._parts.tables, batch.indices, drawing
+        lengths, guesses = _padded(proposals, tokens.device)
+        width = guesses.shape[1] + 1
         draws = _rectangle(tokens, lengths + 1, width, fill=-1)
-        padded = [proposal + [-1] * (width - 1 - len(proposal)) for proposal in proposals]
-        guesses = torch.tensor(padded, dtype=torch.int64, device=tokens.device).reshape(len(proposals), width - 1)
-        index = batch.indices
         accepted = accept_window(
             draws=draws,
             proposals=guesses,
@@ -106,48 +143,34 @@ class RoundRunner:
             bad=_rectangle(bad, lengths + 1, width, fill=0).to(torch.bool),
         )
         advance_columns(tables, index, draws, accepted)
-        packed = torch.cat(
-            [
-                torch.stack([accepted.emitted, accepted.accepted, accepted.saw_eos, accepted.bad], dim=1).to(
-                    torch.int64
-                ),
-                draws,
-            ],
-            dim=1,
-        ).tolist()
+        figures = pack(accepted, guesses, lengths, draws).tolist()
         return [
-            _unpack(row, proposal, numbers)
-            for row, proposal, numbers in zip(batch.rows, proposals, packed, strict=True)
+            unpack(row, numbers, width - 1, source)
+            for row, source, numbers in zip(plan.rows, plan.sources, figures, strict=True)
         ]
 
 
-def _walk(row: Row, proposal: Sequence[int], draws: Sequence[int], broken: Sequence[bool]) -> RowResult:
+def _padded(proposals: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lengths [B] and proposals [B, K] int64, -1 past each length."""
+    width = max(map(len, proposals))
+    padded = [[*proposal, *[-1] * (width - len(proposal))] for proposal in proposals]
+    lengths = torch.tensor([len(proposal) for proposal in proposals], dtype=torch.int64, device=device)
+    return lengths, torch.tensor(padded, dtype=torch.int64, device=device).reshape(len(proposals), width)
+
+
+def _walk(
+    row: Row, proposal: Sequence[int], source: Source, drawing: tuple[Sequence[int], Sequence[bool]]
+) -> RowResult:
     """Feed a row's draws to its acceptance; a non-finite position before its end makes the whole row ``bad``."""
-    source: Source = "draft" if proposal else "plain"
+    source = source if proposal else "plain"
     acceptance = Acceptance(proposal, row.remaining, frozenset(row.request.eos_ids))
-    for token, is_bad in zip(draws, broken, strict=True):
+    for token, is_bad in zip(*drawing, strict=True):
         if is_bad:
             return RowResult(tuple(proposal), (), 0, bad=True, source=source)
         acceptance.accept(token)
         if acceptance.done:
             break
     return RowResult.of(acceptance, source)
-
-
-def _unpack(row: Row, proposal: Sequence[int], numbers: Sequence[int]) -> RowResult:
-    """One row of the result tensor; stop ids that the device does not hold end the burst here (spec 7.13)."""
-    emitted, accepted, saw_eos, bad, *draws = numbers
-    result = RowResult(
-        tuple(proposal),
-        tuple(draws[:emitted]),
-        accepted,
-        bool(saw_eos),
-        bad=bool(bad),
-        source="draft" if proposal else "plain",
-        end_id=draws[emitted] if saw_eos else None,
-    )
-    beyond = row.request.eos_ids[DEVICE_EOS_IDS:]
-    return result.cut_before(frozenset(beyond)) if beyond else result
 
 
 def _rectangle(flat: torch.Tensor, lengths: torch.Tensor, width: int, fill: int) -> torch.Tensor:

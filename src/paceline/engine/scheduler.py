@@ -82,7 +82,8 @@ class Scheduler:
         if self._preparation is not None:
             given_way = self._preparation.preempt_newest()
         if given_way is None and self._group is not None and len(self._rows) > 1:
-            given_way = self._group.preempt(self._rows[-1])
+            self._group.flush()  # whoever ends by it makes room too
+            given_way = self._group.preempt(self._rows[-1]) if len(self._rows) > 1 else None
         if given_way is None:
             return False
         if isinstance(given_way, PreemptedRow):
@@ -119,11 +120,17 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        return len(self._rows) + (len(self._preparation.rows) if self._preparation else 0)
+        preparation = self._preparation  # read once: other threads ask too
+        return len(self._rows) + (len(preparation.rows) if preparation else 0)
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks in use."""
+        return self._capacity.usage
 
     @property
     def num_waiting(self) -> int:
-        following = sum(len(requests) for requests in self._followers.values())
+        following = sum(len(requests) for requests in list(self._followers.values()))
         return len(self._waiting) + len(self._preempted) + following
 
     @property
@@ -168,7 +175,8 @@ class Scheduler:
 
     def drafter_failure(self) -> str | None:
         """The first failure of the open group's drafter, for health reports."""
-        return self._group.drafter.failure if self._group is not None else None
+        group = self._group
+        return group.drafter.failure if group is not None else None
 
     def _release_followers(self, *, always: bool = False) -> None:
         """Queue the samples whose first has published the prompt they share, or can no longer do so."""

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..core.ports import CacheService
 from ..core.row import Row
 
 if TYPE_CHECKING:
+    import torch
+
     from ..cache.tables import RowTables
     from ..models.binding import TargetBinding
     from ..sampling.logprobs import PromptLogprobs
+
+
+class ForcedAcceptance(Protocol):
+    """Replaces draws so that proposals are accepted by coin (benchmarks only)."""
+
+    def apply(
+        self,
+        draws: torch.Tensor,
+        proposals: torch.Tensor,
+        lengths: torch.Tensor,
+        key: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """New draws [B, K + 1] from ``draws``, ``proposals`` [B, K], ``lengths`` [B]; ``key``: seed and step [B]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,10 @@ class RowState:
 
 @dataclass(frozen=True)
 class EngineParts:
-    """What groups share: the target, the row tables over the KV store, and the prefix cache."""
+    """What groups share: the target, the row tables over the KV store, and the prefix cache.
+
+    ``forced``: benchmarks only, acceptance by coin instead of by comparison.
+    """
 
     target: TargetBinding
     tables: RowTables
@@ -50,6 +69,8 @@ class EngineParts:
     prefill_chunk: int
     depth: int
     device_round: bool = True
+    run_ahead: bool = True
+    forced: ForcedAcceptance | None = None
 
     @property
     def span(self) -> int | None:

@@ -42,6 +42,8 @@ def count_group_round(stats: EngineStats, results: list[RowResult], *, on_device
         stats.bad_rows += result.bad
         if result.source == "span":
             stats.span_rounds += 1
+            stats.span_tokens += len(result.proposals)
+            stats.accepted_span_tokens += result.accepted
         elif not depth:
             stats.plain_rounds += 1
         else:

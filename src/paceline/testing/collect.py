@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.row import Finished, Row
-from ..core.stats import SpecStats
+from ..core.stats import FillStats, SpecStats
 
 #: What ``watch`` is told when the request has ended.
 ENDED = sys.maxsize
@@ -39,9 +39,9 @@ class Collector:
     """Implements :class:`paceline.core.ports.Consumer`.
 
     ``watch(count)`` is called on the engine thread after each burst with the number of tokens taken so far, and at the
-    end with :data:`ENDED`. After the end: ``finished``, ``generated`` and ``spec`` as the engine reported them;
-    ``text`` (prompt and output) and ``length`` (inputs in the target's state) are the row's own, if it became one;
-    ``indices`` are the row indices it was seen with, ``problems`` lists broken promises.
+    end with :data:`ENDED`. After the end: ``finished``, ``generated``, ``spec`` and ``fill`` as the engine reported
+    them; ``text`` (prompt and output) and ``length`` (inputs in the target's state) are the row's own, if it became
+    one; ``indices`` are the row indices it was seen with, ``problems`` lists broken promises.
     """
 
     behaviour: Behaviour = field(default_factory=Behaviour)
@@ -53,6 +53,7 @@ class Collector:
     text: tuple[int, ...] | None = None
     length: int = 0
     spec: SpecStats = field(default_factory=SpecStats)
+    fill: FillStats = field(default_factory=FillStats)
     problems: list[str] = field(default_factory=list)
     indices: set[int] = field(default_factory=set)
     _halted: bool = False
@@ -87,7 +88,7 @@ class Collector:
         if row is not None:
             self.generated = row.generated
             self.text, self.length = tuple(row.tokens), row.length
-            self.spec = copy.deepcopy(row.spec)
+            self.spec, self.fill = copy.deepcopy(row.spec), copy.deepcopy(row.fill)
         if self.watch is not None:
             self.watch(ENDED)
         self._ended.set()

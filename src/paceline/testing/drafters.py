@@ -10,7 +10,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.batch import Draft, RoundBatch, Window
+import torch
+
+from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.request import Request
 from ..core.row import Row
 from ..draft.base import Constraints, DraftProvider, DraftRows, DrawPort, TargetView, TokenDrafter
@@ -174,6 +176,73 @@ class AdversarialDrafter(RowDrafter):
             truth,
         ]
         return tricks[turn % len(tricks)][:depth]
+
+
+class DeviceOracleDrafter(DraftProvider):
+    """Drafts and commits on the device, from the row tables' columns alone: the recorded draw at each step, spoilt at
+    every ``wrong_every``-th step (0 = never) and cut to a ragged length if ``ragged``.
+
+    It keeps ``draft_length`` as a drafter with KV would: whoever reads it can tell whether a commit was missed.
+    """
+
+    id = "device-oracle"
+    external_tokens = True
+
+    def __init__(self, recorded: Recorded, *, wrong_every: int = 5, ragged: bool = False) -> None:
+        self.recorded = recorded
+        self.wrong_every = wrong_every
+        self.ragged = ragged
+
+    def open(self, view: TargetView, draw: DrawPort, constraints: Constraints) -> DraftRows:
+        return _DeviceOracleRows(self, view)
+
+
+class _DeviceOracleRows(DraftRows):
+    """Per row index the recorded draws, as a tensor [R, steps]."""
+
+    on_device = True
+
+    def __init__(self, drafter: DeviceOracleDrafter, view: TargetView) -> None:
+        assert view.tables is not None, "the engine opens drafters with its row tables"
+        self._drafter = drafter
+        self._tables = view.tables
+        self._vocab_size = view.vocab_size
+        self._draws = torch.zeros(view.tables.max_rows, view.max_model_len + 70, dtype=torch.int64)
+
+    def open_row(self, row: Row, checkpoint: Any | None) -> None:
+        draws = list(self._drafter.recorded(row.request))
+        self._draws[row.index] = 0
+        self._draws[row.index, : len(draws)] = torch.tensor(draws, dtype=torch.int64)
+        self._tables.draft_length[row.index] = row.length
+
+    def prefill(self, rows: Sequence[Row], batch: ForwardBatch, context: torch.Tensor) -> None:
+        for row, start, count in zip(rows, batch.context_lens, batch.query_lens, strict=True):
+            self._tables.draft_length[row.index] = start + count
+
+    def draft(self, batch: RoundBatch) -> Draft:
+        depths = torch.tensor(batch.depths, dtype=torch.int64)
+        return self.draft_device(batch.indices, depths, max(batch.depths))
+
+    def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft:
+        steps = self._tables.step[index].unsqueeze(1) + torch.arange(depth)
+        tokens = self._draws[index.unsqueeze(1), steps]
+        if self._drafter.wrong_every:
+            tokens = torch.where(steps % self._drafter.wrong_every == 2, (tokens + 1) % self._vocab_size, tokens)
+        lengths = torch.minimum(depths, steps[:, 0] % 4) if self._drafter.ragged else depths
+        return Draft(tokens.to(torch.int32), lengths.to(torch.int32))
+
+    def commit(self, batch: RoundBatch, window: Window, accepted: Sequence[int]) -> None:
+        kept = torch.tensor([context + 1 for context in window.batch.context_lens]) + torch.tensor(accepted)
+        self._tables.draft_length[batch.indices] = kept
+
+    def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
+        assert window.batch.width is not None
+        starts = window.batch.positions.view(-1, window.batch.width)[:, 0]
+        live = self._tables.length[index] > starts
+        self._tables.draft_length[index] = torch.where(live, starts + 1 + accepted, self._tables.draft_length[index])
+
+    def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
+        self.commit(batch, window, [count - 1 for count in counts])
 
 
 def upcoming(recorded: Recorded, row: Row) -> list[int]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..cache.groups import BlockGroupSpec
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.row import Row
 from ..core.transaction import StateChange
 from ..draft.base import Constraints, DraftProvider, DraftRows, DrawPort, TargetView
+
+if TYPE_CHECKING:
+    import torch
 
 Method = Literal[
     "open", "open_row", "close_row", "prepare_join", "prefill", "draft", "commit", "consume", "catch_up", "close"
@@ -76,6 +79,7 @@ class _FailingRows(DraftRows):
         self.records = inner.records
         self.shifted = inner.shifted
         self.on_device = inner.on_device
+        self.lags = inner.lags
 
     def open_row(self, row: Row, checkpoint: Any | None) -> None:
         self._owner.hit("open_row")
@@ -107,6 +111,17 @@ class _FailingRows(DraftRows):
     def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
         self._owner.hit("consume")
         self._inner.consume(batch, window, counts)
+
+    def before_device_round(self, rows: Sequence[Row], depths: Sequence[int], width: int) -> None:
+        self._inner.before_device_round(rows, depths, width)
+
+    def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft:
+        self._owner.hit("draft")
+        return self._inner.draft_device(index, depths, depth)
+
+    def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
+        self._owner.hit("commit")
+        self._inner.commit_device(index, window, accepted)
 
     def catch_up(self, rows: Sequence[Row]) -> None:
         self._owner.hit("catch_up")

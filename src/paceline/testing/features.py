@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..core.params import SamplingParams
 from ..core.request import Request
 from ..draft.base import DraftProvider
-from ..engine.build import assemble
+from ..engine.build import Extras, assemble
 from ..engine.llm import LLM
 from ..sampling.processors.settings import DrySettings, ProcessorSettings, ThinkingBudget
 from .harness import Setup
@@ -314,7 +314,7 @@ def open_llm(
     target: Any, eos_ids: Sequence[int], setup: Setup, drafter: DraftProvider | None, tokenizer: Any
 ) -> Iterator[LLM]:
     """The synchronous facade over a running engine with a tokenizer, closed at the end."""
-    engine = assemble(setup.config(), target, tuple(eos_ids), drafter=drafter, tokenizer=tokenizer)
+    engine = assemble(setup.config(), target, tuple(eos_ids), drafter=drafter, tokenizer=tokenizer, extras=Extras(costs=setup.costs))
     with LLM.from_engine(engine) as llm:
         yield llm
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.config import EngineConfig
+from ..core.costs import CostTable
 from ..core.request import SamplingParams
 from ..draft.base import DraftProvider
-from ..engine.build import assemble
+from ..engine.build import Extras, assemble
 from ..engine.engine import Engine
 from ..engine.scheduler import Scheduler
 from .collect import Behaviour, Collector
@@ -24,7 +25,8 @@ from .reference import PlainDecoder, PlainRun
 @dataclass(frozen=True)
 class Setup:
     """Settings of one engine. ``chunk``: prompt tokens of one prefill forward. ``method`` names a drafter of the
-    registry where no provider is given. ``device_round=None`` leaves the choice to the engine."""
+    registry where no provider is given. ``device_round=None`` leaves the choice to the engine. ``costs``: choose depths
+    by them (default: every row drafts at its cap)."""
 
     rows: int = 8
     chunk: int = 512
@@ -34,6 +36,8 @@ class Setup:
     method: str = "none"
     preempt_ram_bytes: int | None = None
     coupling: str = "gumbel"
+    run_ahead: bool = True
+    costs: CostTable | None = None
 
     def config(self) -> EngineConfig:
         return EngineConfig.build(
@@ -48,6 +52,8 @@ class Setup:
             kv_cache_tokens=self.kv_cache_tokens,
             preempt_ram_bytes=self.preempt_ram_bytes,
             coupling=self.coupling,
+            run_ahead=self.run_ahead,
+            spec_adaptive=self.costs is not None,
         )
 
 
@@ -68,7 +74,8 @@ def open_engine(
     target: Any, eos_ids: Sequence[int], setup: Setup, drafter: DraftProvider | None = None
 ) -> Iterator[Engine]:
     """A running engine over ``target`` (anything with the port of ``TargetBinding``), closed at the end."""
-    engine = assemble(setup.config(), target, tuple(eos_ids), drafter=drafter)
+    extras = Extras(costs=setup.costs)
+    engine = assemble(setup.config(), target, tuple(eos_ids), drafter=drafter, extras=extras)
     try:
         yield engine
     finally:

@@ -21,7 +21,7 @@ from .noise import draw_token
 #: Options that the plain loop follows, or that may not change a token.
 _FOLLOWED = frozenset(
     {"max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos"}
-    | {"num_draft_tokens", "speculative", "logprobs", "prompt_logprobs", "logprobs_mode"}
+    | {"num_draft_tokens", "speculative", "prediction", "fill", "logprobs", "prompt_logprobs", "logprobs_mode"}
 )
 
 NextLogits = Callable[[Sequence[int]], NDArray[np.float64]]

@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..cache.groups import BlockGroupSpec
 from ..core.batch import Draft, ForwardBatch, RoundBatch, Window
 from ..core.row import Row
 from ..core.transaction import StateChange
 from ..draft.base import Constraints, DraftProvider, DraftRows, DrawPort, TargetView
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass
@@ -104,6 +107,7 @@ class _WatchedRows(DraftRows):
         self.records = inner.records
         self.shifted = inner.shifted
         self.on_device = inner.on_device
+        self.lags = inner.lags
 
     def open_row(self, row: Row, checkpoint: Any | None) -> None:
         self._owner.open_record(row)
@@ -207,6 +211,31 @@ class _WatchedRows(DraftRows):
             name, covered = record.request_id, record.covered
             check(start == covered, f"{method} of {name}: window at {start}, covered {covered}")
             check(inputs[1:] == record.outstanding, f"{method} of {name}: the window holds other proposals")
+
+    def before_device_round(self, rows: Sequence[Row], depths: Sequence[int], width: int) -> None:
+        self._owner.log("before_device_round", rows)
+        self._inner.before_device_round(rows, depths, width)
+
+    def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft:
+        draft = self._inner.draft_device(index, depths, depth)
+        check, lists = self._owner.check, draft.to_lists()
+        self._owner.events.append(("draft_device", ()))
+        check(draft.tokens.shape == (len(index), depth), f"draft_device gave tokens of shape {draft.tokens.shape}")
+        for proposal, most in zip(lists, depths.tolist(), strict=True):
+            check(len(proposal) <= most, f"the drafter proposed {len(proposal)} tokens at depth {most}")
+            inside = all(0 <= token < self._owner.vocab_size for token in proposal)
+            check(inside, f"the drafter proposed ids outside the vocabulary: {proposal}")
+        return draft
+
+    def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
+        self._owner.events.append(("commit_device", ()))
+        opened = {record.index: record for record in self._owner.rows.values() if not record.closed}
+        starts = window.batch.context_lens
+        for place, start, count in zip(index.tolist(), starts, accepted.tolist(), strict=True):
+            if place in opened:  # a row that has ended may still be named by a round that ran ahead
+                opened[place].covered = start + 1 + count
+                opened[place].outstanding = ()
+        self._inner.commit_device(index, window, accepted)
 
     def catch_up(self, rows: Sequence[Row]) -> None:
         self._owner.log("catch_up", rows)

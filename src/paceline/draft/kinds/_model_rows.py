@@ -73,6 +73,8 @@ class DraftForward:
 class ModelRows(DraftRows):
     """State of the rows: their coverage, mirrored in the column ``draft_length``."""
 
+    lags = True
+
     def __init__(self, forward: DraftForward, draw: DrawPort) -> None:
         self._forward = forward
         self._draw = draw

@@ -54,11 +54,23 @@ class SuffixSettings:
 
 
 class Guess(NamedTuple):
-    """A proposal, the expected number of its tokens that are right, and the length of the match it rests on."""
+    """A proposal, the expected number of its tokens that are right, the length of the match it rests on, and that
+    length as the adaptive gate is to take it (:func:`trusted_match`)."""
 
     score: float
     match: int
     tokens: list[int]
+    trust: int = 0
+
+
+def trusted_match(match: int, agreeing: int, occurrences: int) -> int:
+    """A match of ``match`` tokens, weighed by how many of its occurrences go on with the token proposed.
+
+    1 = most do not, 2 = some do not, m + 1 = one sound occurrence of m tokens; several that agree count for more.
+    """
+    if agreeing < occurrences:
+        return 1 if agreeing < 0.6 * occurrences else 2
+    return 1 + (match if agreeing == 1 else (3 * match + 1) // 2 if agreeing == 2 else 2 * match + 2)
 
 
 _NO_GUESS = Guess(0.0, 0, [])
@@ -154,7 +166,7 @@ class Search:
     def _follow(self, text: Sequence[int], places: list[int], match: int) -> Guess:
         """Go where most of ``places`` go on, token by token; on equal counts, where the newest one goes."""
         proposal: list[int] = []
-        probability, score, most = 1.0, 0.0, self.most(match)
+        probability, score, most, trust = 1.0, 0.0, self.most(match), 0
         while len(proposal) < most:
             counts: dict[int, int] = {}
             for place in places:
@@ -163,13 +175,15 @@ class Search:
             if not counts:
                 break
             token = max(counts, key=counts.__getitem__)
-            probability *= counts[token] / sum(counts.values())
+            occurrences = sum(counts.values())
+            trust = trust or trusted_match(match, counts[token], occurrences)
+            probability *= counts[token] / occurrences
             if probability < self.settings.min_token_prob or token in self.eos_ids:
                 break
             proposal.append(token)
             score += probability
             places = [place + 1 for place in places if place < len(text) and text[place] == token]
-        return Guess(score, match, proposal)
+        return Guess(score, match, proposal, trust)
 
 
 @dataclass(eq=False)
@@ -242,6 +256,8 @@ class SuffixDrafter(DraftProvider):
 class _SuffixRows(DraftRows):
     """One index per row, over its prompt and output."""
 
+    lags = True
+
     def __init__(self, settings: SuffixSettings, eos_ids: frozenset[int], shared: SharedOutputs) -> None:
         self._settings = settings
         self._eos_ids = eos_ids
@@ -258,7 +274,8 @@ class _SuffixRows(DraftRows):
 
     def draft(self, batch: RoundBatch) -> Draft:
         pairs = zip(batch.rows, batch.depths, strict=True)
-        return Draft.from_lists([self._propose(row, depth) if depth > 0 else [] for row, depth in pairs])
+        guesses = [self._guess(row, depth) if depth > 0 else _NO_GUESS for row, depth in pairs]
+        return Draft.from_lists([guess.tokens for guess in guesses], [guess.trust for guess in guesses])
 
     def preview(self, batch: RoundBatch) -> Draft | None:
         return self.draft(batch)
@@ -266,14 +283,14 @@ class _SuffixRows(DraftRows):
     def consume(self, batch: RoundBatch, window: Window, counts: Sequence[int]) -> None:
         return None
 
-    def _propose(self, row: Row, depth: int) -> list[int]:
+    def _guess(self, row: Row, depth: int) -> Guess:
         index = self._indexes[row.index]
         index.update(row.tokens)
         search = Search(row.tokens, depth, self._settings, self._eos_ids)
         best = search.best(index, row.tokens)
         for chunk in self._shared.texts(row.request.namespace):
             best = search.best(chunk.index, chunk.tokens, best)
-        return best.tokens
+        return best
 
 
 def load(request: LoadRequest) -> LoadedDraft:

@@ -1,0 +1,136 @@
+"""One round as a function of device tensors: draft, verify, sample, accept, advance, commit (spec 7.6, 10.3).
+
+Nothing here reads a value of the device or has a size that depends on one, so that a graph can capture it.
+Legend: B rows, K proposals at most, W = K + 1 window, F figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..core.batch import Window
+from ..core.request import DEVICE_EOS_IDS
+from ..core.round import RowResult, Source
+from ..core.row import Row
+from ..sampling.accept import Accepted, accept_window
+from .device_columns import advance_columns
+from .drafting import DirectDrafter, GuardedDrafter
+from .draws import Flavor, RowSampler
+from .state import EngineParts
+
+
+@dataclass(frozen=True)
+class RoundShape:
+    """What must be known when a round is built: ``drafts`` chain steps of the device drafter (0 = it does not run),
+    ``given`` columns of proposals that were uploaded, and the ``flavor`` of its draws."""
+
+    drafts: int
+    given: int
+    flavor: Flavor
+
+    @property
+    def depth(self) -> int:
+        """K: proposals per row that the round has room for."""
+        return max(self.drafts, self.given)
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """``index`` [B] int64 rows; ``depths`` [B] int64: most proposals of the device drafter per row; ``proposals``
+    [B, given] int64 and ``lengths`` [B] int64: uploaded ones, which go before the drafter's where a length is > 0."""
+
+    index: torch.Tensor
+    depths: torch.Tensor
+    proposals: torch.Tensor
+    lengths: torch.Tensor
+
+
+@dataclass(frozen=True)
+class RoundMachine:
+    """What device rounds are made of."""
+
+    parts: EngineParts
+    sampler: RowSampler
+    drafter: GuardedDrafter | DirectDrafter
+
+
+def device_round(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) -> torch.Tensor:
+    """Run one round over the columns of the row tables and return its figures [B, 5 + K + W] int64:
+
+    emitted, accepted, saw_eos, bad, number of proposals; the K proposals; the W draws.
+    """
+    parts, sampler = machine.parts, machine.sampler
+    tables, index = parts.tables, inputs.index
+    sampler.flavor = shape.flavor
+    proposals, lengths = _proposals(machine, inputs, shape)
+    tokens = torch.cat([tables.pending[index].unsqueeze(1), proposals], dim=1)
+    # padding repeats the pending token: an id that exists, in a place that nobody reads
+    offsets = torch.arange(shape.depth + 1, device=index.device)
+    tokens = torch.where(offsets <= lengths.unsqueeze(1), tokens, tokens[:, :1])
+    batch = tables.device_batch(index, tokens, lengths + 1)
+    result = parts.target.forward(batch, machine.drafter.taps)
+    draws, bad = sampler.draw_device(parts.target.logits(result.hidden), index, shape.depth + 1)
+    if parts.forced is not None:
+        draws = parts.forced.apply(draws, proposals, lengths, (tables.seed[index], tables.step[index]))
+    accepted = accept_window(
+        draws=draws,
+        proposals=proposals,
+        lengths=lengths,
+        eos_ids=tables.eos_ids[index],
+        remaining=tables.remaining[index],
+        live=tables.live[index],
+        bad=bad,
+    )
+    advance_columns(tables, index, draws, accepted)
+    machine.drafter.commit_device(index, Window(batch, result.for_drafter), accepted.accepted)
+    return pack(accepted, proposals, lengths, draws)
+
+
+def _proposals(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Proposals [B, K] int64 and their lengths [B] int64: uploaded ones where there are any, else the drafter's."""
+    rows, depth, device = len(inputs.index), shape.depth, inputs.index.device
+    proposals = torch.zeros(rows, depth, dtype=torch.int64, device=device)
+    lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+    if shape.drafts:
+        # the host may not have read yet how much of a row's budget is left
+        depths = torch.minimum(inputs.depths, machine.parts.tables.remaining[inputs.index])
+        draft = machine.drafter.draft_device(inputs.index, depths, shape.drafts)
+        if draft is not None:
+            drafted = draft.tokens.to(torch.int64)
+            vocabulary = machine.parts.target.vocab_size
+            legal = ((drafted >= 0) & (drafted < vocabulary)).long().cumprod(1).sum(1)
+            proposals[:, : shape.drafts] = drafted.clamp(0, vocabulary - 1)
+            lengths = torch.minimum(torch.minimum(draft.lengths.to(torch.int64), depths), legal)
+    if shape.given:
+        told = inputs.lengths > 0
+        uploaded = torch.zeros_like(proposals)
+        uploaded[:, : shape.given] = inputs.proposals
+        proposals = torch.where(told.unsqueeze(1), uploaded, proposals)
+        lengths = torch.where(told, inputs.lengths, lengths)
+    return proposals, lengths
+
+
+def pack(accepted: Accepted, proposals: torch.Tensor, lengths: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """The figures [B, 5 + K + W] int64 that the host reads."""
+    heads = (accepted.emitted, accepted.accepted, accepted.saw_eos, accepted.bad, lengths)
+    return torch.cat([torch.stack([head.to(torch.int64) for head in heads], dim=1), proposals, draws], dim=1)
+
+
+def unpack(row: Row, figures: Sequence[int], depth: int, source: Source = "draft") -> RowResult:
+    """One row of the figures; stop ids that the device does not hold end the burst here (spec 7.13)."""
+    emitted, accepted, saw_eos, bad, count = figures[:5]
+    proposals, draws = figures[5 : 5 + count], figures[5 + depth :]
+    result = RowResult(
+        tuple(proposals),
+        tuple(draws[:emitted]),
+        accepted,
+        bool(saw_eos),
+        bad=bool(bad),
+        source=source if count else "plain",
+        end_id=draws[emitted] if saw_eos else None,
+    )
+    beyond = row.request.eos_ids[DEVICE_EOS_IDS:]
+    return result.cut_before(frozenset(beyond)) if beyond else result
