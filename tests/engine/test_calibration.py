@@ -22,7 +22,7 @@ from paceline.draft.base import DraftProvider, DraftRows, NullDrafter
 from paceline.draft.kinds.draft_model import ModelDrafter
 from paceline.engine import calibration
 from paceline.engine.build import target_view
-from paceline.engine.calibration import CostSubject, costs_for, measured_costs
+from paceline.engine.calibration import CostSubject, costs_for, kept_costs, measured_costs
 from paceline.engine.cost_cache import CostCache
 from paceline.engine.draws import RowSampler
 from paceline.engine.launch import EagerLauncher, RoundAsk
@@ -77,7 +77,7 @@ def trace(subject: CostSubject) -> dict[str, Any]:
 def test_a_table_is_made_and_no_trace_is_left(family: str) -> None:
     subject = subject_of(NullDrafter(), load(family))
     before = trace(subject)
-    costs = measured_costs(subject, seconds=0.5)
+    costs = measured_costs(subject, seconds=5.0)
     assert trace(subject) == before
     assert costs.draft_grid == FREE
     assert costs.plain_grid.axes[0] == (1, 2, 3)
@@ -99,36 +99,45 @@ def test_a_leak_would_be_noticed() -> None:
 
 
 def test_the_widest_window_is_measured_alone_too() -> None:
-    costs = measured_costs(replace(subject_of(NullDrafter(), depth=1, rows=1), span=16), seconds=0.5)
+    costs = measured_costs(replace(subject_of(NullDrafter(), depth=1, rows=1), span=16), seconds=5.0)
     assert max(costs.verify_grid.axes[1]) == 17
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(3, 8), (8, 6)])
 def test_a_small_pool_bounds_what_is_measured(rows: int, blocks: int) -> None:
     subject = subject_of(NullDrafter(), rows=rows, blocks=blocks)
-    costs = measured_costs(subject, seconds=0.5)
+    costs = measured_costs(subject, seconds=5.0)
     assert costs.plain_grid.axes[0][0] == 1
     assert costs.plain_grid.axes[0][-1] < rows
     assert costs.plain(rows, 64) >= costs.plain(1, 64)
 
 
 def test_a_context_shorter_than_any_measured_length() -> None:
-    costs = measured_costs(subject_of(NullDrafter(), load(context=24)), seconds=0.5)
+    costs = measured_costs(subject_of(NullDrafter(), load(context=24)), seconds=5.0)
     assert costs.plain_grid.axes[1] == (20,)
 
 
 def test_a_drafter_with_a_forward_is_timed_and_leaves_no_trace() -> None:
     subject = subject_of(ModelDrafter(load()))
     before = trace(subject)
-    costs = measured_costs(subject, seconds=1.0)
+    costs = measured_costs(subject, seconds=5.0)
     assert trace(subject) == before
     assert costs.draft_grid.axes[0] == (1, 2, 3)
     assert costs.draft_grid.axes[1][-1] == 3
     assert 0 < costs.draft(1, 1, 64) <= costs.draft(1, 3, 64) <= costs.draft(3, 3, 64)
 
 
+def test_a_small_pool_bounds_the_rows_that_are_drafted_for(caplog: pytest.LogCaptureFixture) -> None:
+    subject = subject_of(ModelDrafter(load()), rows=4, blocks=24)
+    before = trace(subject)
+    costs = measured_costs(subject, seconds=5.0)
+    assert trace(subject) == before
+    assert costs.draft_grid.axes[0] == (1, 2)
+    assert "cannot be measured" not in caplog.text
+
+
 def test_drafting_nothing_is_not_timed() -> None:
-    assert measured_costs(subject_of(ModelDrafter(load()), depth=0), seconds=0.5).draft_grid == FREE
+    assert measured_costs(subject_of(ModelDrafter(load()), depth=0), seconds=5.0).draft_grid == FREE
 
 
 class _Rows(DraftRows):
@@ -199,7 +208,7 @@ class _Provider(DraftProvider):
 
 def test_a_drafter_is_called_by_its_contract() -> None:
     provider = _Provider()
-    measured_costs(subject_of(provider), seconds=0.5)
+    measured_costs(subject_of(provider), seconds=5.0)
     calls = provider.calls
     assert calls[0] == ("open", -1)
     assert calls[-1] == ("close", -1)
@@ -214,7 +223,7 @@ def test_a_drafter_is_called_by_its_contract() -> None:
 def test_a_drafter_that_fails_costs_its_proposals_only(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     subject = subject_of(_Provider(fault))
     before = trace(subject)
-    costs = measured_costs(subject, seconds=0.5)
+    costs = measured_costs(subject, seconds=5.0)
     assert trace(subject) == before
     assert "cannot be measured" in caplog.text
     assert costs.draft(1, 3, 64) >= 2.99 * costs.plain(1, 64)
@@ -230,7 +239,7 @@ def test_device_rounds_are_timed_as_they_are_launched() -> None:
 
     subject = replace(subject_of(_Provider(on_device=True), on_device=True), make_launcher=Watched)
     before = trace(subject)
-    costs = measured_costs(subject, seconds=1.0)
+    costs = measured_costs(subject, seconds=5.0)
     assert trace(subject) == before
     assert 0 < costs.plain(1, 64) <= costs.verify(1, 4, 64)
     assert costs.draft_grid.axes[1][-1] == 3
@@ -246,7 +255,7 @@ def test_device_rounds_are_timed_as_they_are_launched() -> None:
 def test_a_device_drafter_that_fails_is_contained(fault: str) -> None:
     subject = subject_of(_Provider(fault, on_device=True), on_device=True)
     before = trace(subject)
-    costs = measured_costs(subject, seconds=0.5)
+    costs = measured_costs(subject, seconds=5.0)
     assert trace(subject) == before
     assert costs.draft(1, 3, 64) >= 2.99 * costs.plain(1, 64)
 
@@ -271,10 +280,13 @@ def test_a_table_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def count(asked: CostSubject, progress: Any = None) -> Any:
         measured.append(asked)
-        return replace(original(asked, progress, 0.3), error=0.1)
+        return replace(original(asked, progress, 5.0), error=0.1)
 
     monkeypatch.setattr(calibration, "measured_costs", count)
+    assert kept_costs(subject, "tiny@1", cache) is None
     first = costs_for(subject, "tiny@1", cache=cache)
+    assert kept_costs(subject, "tiny@1", cache) == first
+    assert kept_costs(subject, None, cache) is None
     assert costs_for(subject, "tiny@1", cache=cache) == first
     assert len(measured) == 1
     costs_for(subject, "tiny@2", cache=cache)
@@ -288,7 +300,7 @@ def test_a_poor_table_is_measured_again_and_the_better_one_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject, cache = subject_of(NullDrafter()), CostCache(tmp_path)
-    table = measured_costs(subject, seconds=0.3)
+    table = measured_costs(subject, seconds=5.0)
     errors = iter([0.5, 0.9, 0.4])
     monkeypatch.setattr(calibration, "measured_costs", lambda *_: replace(table, error=next(errors)))
     assert [costs_for(subject, "tiny@1", cache=cache).error for _ in range(5)] == [0.5, 0.5, 0.4, 0.4, 0.4]
@@ -298,6 +310,6 @@ def test_a_poor_table_is_measured_again_and_the_better_one_kept(
 
 def test_progress_is_heard() -> None:
     heard: list[tuple[str, int, int]] = []
-    measured_costs(subject_of(NullDrafter()), lambda *news: heard.append(news), 0.3)
+    measured_costs(subject_of(NullDrafter()), lambda *news: heard.append(news), 5.0)
     assert heard[-1] == ("Measuring costs", 100, 100)
     assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)

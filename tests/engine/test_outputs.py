@@ -47,6 +47,17 @@ def test_without_rounds_nothing_is_divided_by_zero() -> None:
     assert (figures.tokens_per_forward, figures.acceptance_by_position) == (0.0, ())
 
 
+def test_time_saved_and_phases_are_those_of_the_row_and_add_up_over_samples() -> None:
+    timed = SpecStats(time_saved_ms=-3.0, phase_ms={"draft": 1.0, "verify": 9.0, "rounds": 2.0})
+    figures = SpeculativeMetrics.of(timed, 4)
+    assert (figures.time_saved_ms, figures.phase_ms) == (-3.0, {"draft": 1.0, "verify": 9.0, "rounds": 2.0})
+    unknown = SpeculativeMetrics.of(SpecStats(), 4)
+    assert (unknown.time_saved_ms, unknown.phase_ms) == (None, None)
+    both = SpeculativeMetrics.merged([figures, unknown, figures])
+    assert (both.time_saved_ms, both.phase_ms) == (-6.0, {"draft": 2.0, "verify": 18.0, "rounds": 4.0})
+    assert SpeculativeMetrics.merged([unknown, unknown]).time_saved_ms is None
+
+
 def test_shortcuts_are_the_first_choice() -> None:
     output = _output()
     assert (output.text, output.token_ids, output.finish_reason, output.stop_reason) == ("hi", (1, 2), "stop", "x")

@@ -45,14 +45,19 @@ def test_a_fast_machine_makes_more_passes_but_not_for_ever() -> None:
 
 def test_the_time_allowed_bounds_what_is_measured_most_important_points_first() -> None:
     machine = Machine(lambda point, _: 1.0)
-    assert list(machine.sweep(POINTS, Effort(16.0))) == POINTS[:5]
-    assert machine.now <= 20.0
+    assert list(machine.sweep(POINTS, Effort(21.0))) == POINTS[:6]
+    assert machine.now <= 24.0
 
 
 def test_the_least_is_measured_whatever_it_takes() -> None:
     machine = Machine(lambda point, _: 50.0)
     assert list(machine.sweep(POINTS, Effort(10.0, least=2))) == POINTS[:2]
-    assert len(machine.ran) == 4
+    assert len(machine.ran) == 6
+
+
+def test_a_first_run_that_compiles_does_not_use_up_the_time_of_others() -> None:
+    machine = Machine(lambda point, done: 2.0 if done == 0 else 0.01)
+    assert len(machine.sweep(POINTS, Effort(4.0))) == len(POINTS)
 
 
 def test_a_machine_that_slows_down_bends_no_curve() -> None:

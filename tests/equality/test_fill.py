@@ -24,9 +24,14 @@ from tests.support.scenarios import (
 
 import paceline.engine.round as round_module
 from paceline.core.request import SamplingParams
+from paceline.draft.kinds.draft_model import ModelDrafter
+from paceline.draft.kinds.ngram import NgramDrafter
+from paceline.draft.kinds.suffix import SuffixDrafter
 from paceline.testing.collect import Collector
+from paceline.testing.grid import target_of, truncated
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs
 from paceline.testing.toy import ToySpec, ToyTarget
+from paceline.testing.watch import WatchedDrafter
 from paceline.testing.workload import make_prompt
 
 #: Settings of the engines below that matter to spans.
@@ -205,3 +210,31 @@ def test_catches_a_span_of_which_one_id_too_many_is_accepted(monkeypatch: pytest
     job = predicting(long_job(), 1, edits=4)
     served = serve(Setup(rows=1, depth=0, device_round=False), (job,))
     assert compare((job,), DECODER, served) != []
+
+
+def drafters_with_state() -> list[tuple[str, Any]]:
+    return [
+        ("draft model", lambda: ModelDrafter(truncated("llama"))),
+        ("lookup", NgramDrafter),
+        ("suffixes", SuffixDrafter),
+    ]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("name", "make"), drafters_with_state())
+def test_drafters_with_state_follow_windows_that_spans_proposed(name: str, make: Any, order: dict[str, Any]) -> None:
+    target, decoder = target_of("llama")
+    jobs = []
+    for n, temperature in enumerate((0.0, 0.8, 0.0)):
+        job = Job(f"job-{n}", make_prompt(n, 12, decoder.vocab_size), SamplingParams(max_tokens=40, seed=n))
+        job = replace(job, params=replace(job.params, temperature=temperature))
+        text = decoder.run(job.prompt, job.params).tokens
+        jobs.append(replace(job, params=replace(job.params, prediction=nearly(text, n, 2))) if n < 2 else job)
+    watched = WatchedDrafter(make())
+    with open_engine(target, decoder.eos_ids, Setup(rows=3, depth=3, **order), watched) as engine:
+        served = run_jobs(engine, jobs)
+        assert compare(jobs, decoder, served) == []
+        assert leftovers(engine) == []
+        assert engine.info()["drafter_failure"] is None
+    assert watched.problems == []
+    assert sum(got.fill.rounds for got in served.values()) > 0

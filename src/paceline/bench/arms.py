@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ..core.errors import RequestError
 from ..core.request import SamplingParams
+from ..core.stats import EngineStats
 from ..engine.frontend import Prompt
 from ..engine.llm import LLM
 from ..engine.outputs import RequestOutput, SpeculativeMetrics
@@ -106,6 +107,10 @@ class EngineArm:
         outputs = self._llm.generate(ready, params)
         seconds = time.perf_counter() - start
         return [_run_of(output, seconds) for output in outputs]
+
+    def stats(self) -> EngineStats:
+        """What the engine has counted so far."""
+        return self._llm.stats()
 
     def facts(self) -> dict[str, Any]:
         info = self._llm.info()

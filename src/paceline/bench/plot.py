@@ -16,10 +16,10 @@ from .figures import ArmFigures, Figures, classes_of
 
 def require_plot() -> None:
     """Raise :class:`ConfigError` now rather than after a long run if pictures cannot be drawn here."""
-    _figure_class()
+    figure_class()
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -32,7 +32,7 @@ def draw(measurement: Measurement, path: Path) -> None:
     figures = Figures(measurement)
     classes = classes_of(figures)
     height = 2.2 + 0.32 * sum(len(arms) for arms in classes.values())
-    canvas = _figure_class()(figsize=(13.0, max(5.0, height)), layout="constrained")
+    canvas = figure_class()(figsize=(13.0, max(5.0, height)), layout="constrained")
     left, right = canvas.subplots(1, 2, width_ratios=(3, 2))
     _draw_speeds(left, classes)
     _draw_speedups(right, figures)

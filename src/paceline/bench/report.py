@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .decode import Measurement, settings_document
 from .figures import DEFINITIONS, ArmFigures, Figures, batch_figures, classes_of
 from .pairs import Bound
+from .sheets import Sheet, markdown_page, terminal_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..core.errors import PacelineError
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One table: a title, headings, rows of text, and a line on what it shows."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str = ""
 
 
 def document(measurement: Measurement, load: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -197,30 +188,12 @@ def heading_lines(measurement: Measurement, load: Sequence[Sequence[float]]) -> 
 
 def renderables(measurement: Measurement, load: Sequence[Sequence[float]]) -> list[RenderableType]:
     """The report for a terminal."""
-    from rich.table import Table
-
-    found: list[RenderableType] = list(heading_lines(measurement, load))
-    for sheet in sheets(measurement):
-        table = Table(title=sheet.title, title_justify="left", title_style="bold", caption=sheet.note)
-        for place, heading in enumerate(sheet.headings):
-            table.add_column(heading, justify="left" if place == 0 else "right")
-        for row in sheet.rows:
-            table.add_row(*row)
-        found.append(table)
-    return found
+    return [*heading_lines(measurement, load), *(terminal_table(sheet) for sheet in sheets(measurement))]
 
 
 def markdown(measurement: Measurement, load: Sequence[Sequence[float]]) -> str:
     """The report as a Markdown page."""
-    parts = ["# Decode benchmark", *heading_lines(measurement, load)]
-    for sheet in sheets(measurement):
-        lines = [_line(sheet.headings), _line(["---"] * len(sheet.headings)), *(_line(row) for row in sheet.rows)]
-        parts += [f"## {sheet.title}", *([sheet.note] if sheet.note else []), "\n".join(lines)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return markdown_page("Decode benchmark", heading_lines(measurement, load), sheets(measurement))
 
 
 def first_failure(measurement: Measurement) -> PacelineError | None:

@@ -14,6 +14,15 @@ from typing import Any
 from ..core.errors import RequestError
 
 BUILTIN = ("copy", "prose")
+#: Five kinds of work of eight prompts or more each: name -> file and the task of its lines (``None`` = all).
+_MIX = {
+    "prose": ("prose", None),
+    "summarise": ("mix", "summarise"),
+    "code-edit": ("mix", "code edit"),
+    "extract": ("mix", "extract"),
+    "json": ("mix", "json"),
+}
+MIXED = tuple(_MIX)
 COPY_HEAVY, FREE, REPETITIVE = "copy-heavy", "free", "repetitive"
 CLASSES = (COPY_HEAVY, FREE, REPETITIVE)
 NGRAM = 4
@@ -78,13 +87,14 @@ def ngrams(ids: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def read_workload(spec: str) -> list[BenchPrompt]:
-    """Prompts of ``copy`` or ``prose`` (they ship with paceline), or of ``PATH[:CATEGORY]``.
+    """Prompts of ``copy`` or of a name of :data:`MIXED` (they ship with paceline), or of ``PATH[:CATEGORY]``.
 
     A file holds one JSON object a line with ``turns`` (the first is used), ``prompt`` or ``question``; ``CATEGORY``
     keeps the lines whose ``category`` or ``task`` is that. :class:`RequestError` says what is wrong with a file.
     """
-    if spec in BUILTIN:
-        return _read_file(_PROMPTS / f"{spec}.jsonl", None)
+    if spec in BUILTIN or spec in _MIX:
+        name, task = _MIX.get(spec, (spec, None))
+        return _read_file(_PROMPTS / f"{name}.jsonl", task)
     path, category = Path(spec), None
     if not path.exists() and ":" in spec:
         name, category = spec.rsplit(":", 1)

@@ -7,11 +7,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from . import bench_calibrate, bench_prediction, bench_serve
+from .bench_gpu import GPU_FLAGS, measure_shape, refuse_without_shape
+from .bench_phases import PHASE_FLAGS, refuse_without_phases, show_phases
 from .options import CONFIG_FLAG, LIMITS, MODEL, OUTPUT, RUNTIME, SPECULATION, Flag, with_options
 
 if TYPE_CHECKING:
@@ -48,6 +52,8 @@ _DECODE_FLAGS = (
     Flag("seed", int, "Seed of the bootstrap.", RUNTIME, default=0),
     Flag("report", str, "Write a Markdown report to this file.", OUTPUT),
     Flag("plot", str, "Write a picture (PNG) to this file; needs the extra 'plot'.", OUTPUT),
+    *PHASE_FLAGS,
+    *GPU_FLAGS,
     Flag("debug", bool, "Show the traceback of an error.", OUTPUT, default=False),
 )
 
@@ -64,20 +70,32 @@ def decode(**values: Any) -> None:
 
     Runs are interleaved and speed-ups carry 95 percent bootstrap bounds. A plain pass before the measurement sorts the
     prompts by how much of their answer is copied from the prompt.
+
+    With --phases: where the time of a round goes instead. With --shape: random weights of a public shape on a GPU,
+    measured against what its memory can deliver.
     """
     from ..bench import plot, report
     from ..bench.decode import measure_decode
 
-    settings = _settings(_over_file(values))
-    settings.check()
     if values["plot"] is not None:
         plot.require_plot()
-    for name in ("report", "plot"):
-        _check_writable(name, values[name])
-    before = _load_average()
-    with _bar() as progress:
+    for name in ("report", "plot", "json_file"):
+        check_writable(name, values[name])
+    if values["shape"] is not None:
+        measure_shape(_over_file(values))
+        return
+    refuse_without_shape(values)
+    settings = _settings(_over_file(values))
+    if values["phases"]:
+        replace(settings, peers=False).check()
+        show_phases(replace(settings, peers=False), values)
+        return
+    refuse_without_phases(values)
+    settings.check()
+    before = load_average()
+    with bar() as progress:
         found = measure_decode(settings, progress)
-    load = (before, _load_average())
+    load = (before, load_average())
     _show(found, load)
     if values["report"] is not None:
         Path(values["report"]).write_text(report.markdown(found, load), encoding="utf-8")
@@ -87,6 +105,17 @@ def decode(**values: Any) -> None:
     failure = report.first_failure(found)
     if failure is not None:
         raise failure
+
+
+app.command("calibrate", short_help="What rounds and drafts cost on this machine, as a table and a picture.")(
+    bench_calibrate.calibrate
+)
+app.command("prediction", short_help="Predicted outputs: a recorded answer with edits, against plain decoding.")(
+    bench_prediction.prediction
+)
+app.command("serve", short_help="Load on OpenAI endpoints: latencies, goodput, acceptance; two or more compared.")(
+    bench_serve.serve
+)
 
 
 #: Settings that a file may give -> the flag whose place they take.
@@ -133,7 +162,7 @@ def _words(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
-def _check_writable(name: str, path: str | None) -> None:
+def check_writable(name: str, path: str | None) -> None:
     """A file that cannot be written is refused before the run, not after it."""
     from ..core.errors import ConfigError
 
@@ -141,7 +170,7 @@ def _check_writable(name: str, path: str | None) -> None:
         raise ConfigError(name, f"{path} lies in a directory that does not exist")
 
 
-def _load_average() -> tuple[float, ...]:
+def load_average() -> tuple[float, ...]:
     try:
         return os.getloadavg()
     except (AttributeError, OSError):  # not every system has one
@@ -159,7 +188,7 @@ def _show(found: Measurement, load: tuple[tuple[float, ...], ...]) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Progress]:
+def bar() -> Iterator[Progress]:
     """A progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -14,6 +14,7 @@ from .chat import chat
 from .doctor import doctor
 from .failure import BAD_INPUT, FAILURE, INTERRUPTED, OK, report, say
 from .generate import generate
+from .serve import serve
 
 app = typer.Typer(
     name="paceline",
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command("generate", short_help="Answer prompts, stream the text, say what speculation gained.")(generate)
 app.command("chat", short_help="Talk with a model; piped in, one message per line.")(chat)
+app.command("serve", short_help="An OpenAI-compatible server.")(serve)
 app.command("doctor", short_help="What this machine can run, and how a model would fit.")(doctor)
 app.add_typer(bench.app, name="bench", short_help="Benchmarks; the last line of their output is one JSON document.")
 

@@ -105,15 +105,20 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("max_num_seqs", int, "Requests decoded together.", LIMITS),
     Flag("max_num_batched_tokens", int, "Prompt tokens of one prefill forward.", LIMITS),
     Flag("kv_cache_tokens", int, "Tokens that the KV pool holds.", LIMITS),
+    Flag("gpu_memory_utilization", float, "Share of a GPU's memory to take; 0.9 by default.", LIMITS),
     Flag("block_size", int, "Tokens per KV block, a multiple of 16.", LIMITS),
     Flag("preempt_ram_bytes", int, "Memory for the state of preempted requests.", LIMITS),
     Flag("enable_prefix_caching", bool, "Keep prefixes for later requests.", LIMITS),
     Flag("num_threads", int, "CPU threads of the tensor library.", RUNTIME),
     Flag("device_round", bool, "Decide acceptance on the device.", RUNTIME),
+    Flag("run_ahead", bool, "Launch a device round before the one before it is read.", RUNTIME),
+    Flag("fill_span", int, "Most copied tokens that a request alone verifies at once; 0 = no copied spans.", RUNTIME),
+    Flag("phase_timing", bool, "Time draft, verify, sample and commit of every round, which slows them down.", RUNTIME),
+    Flag("op_inventory", bool, "Also count the tensor operations of drafts and verify forwards.", RUNTIME),
+    Flag("layer_profile", bool, "Also time the parts of the target, which distorts the times.", RUNTIME),
     # Settings of features to come: given, they are refused with a word on what to do instead.
     Flag("tensor_parallel_size", int, "", RUNTIME, hidden=True),
     Flag("kv_cache_dtype", str, "", RUNTIME, hidden=True),
-    Flag("gpu_memory_utilization", float, "", RUNTIME, hidden=True),
 )
 
 CONFIG_FLAG = Flag("config", str, "Settings from a YAML file; flags win over it, it wins over PACELINE_*.", MODEL)

@@ -176,6 +176,10 @@ SAMPLING_FLAGS: tuple[SamplingFlag, ...] = (
         SAMPLING,
         ("--speculation",),
     ),
+    SamplingFlag(
+        "prediction", str, "File of the text that most of the output is expected to repeat.", SAMPLING, read=_text_file
+    ),
+    SamplingFlag("fill", bool, "The output may repeat long runs of the prompt and of itself.", SAMPLING),
     SamplingFlag("stop", list[str], "Text that ends the output; may be repeated.", BANS),
     SamplingFlag(
         "stop_token_ids",

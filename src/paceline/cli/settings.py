@@ -10,20 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.config import EngineConfig, flat_settings, known_settings, setting_name
+from ..core.config import SERVER_SETTINGS, EngineConfig, flat_settings, known_settings, setting_name
 from ..core.errors import ConfigError, RequestError
 from .options import ENGINE_FLAGS, MODEL_FLAG, given
 from .sampling import option_name, sampling_options
 
-SAMPLING_SECTION = "sampling"
+SAMPLING_SECTION, SERVER_SECTION = "sampling", "server"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``engine``: flat settings; ``sampling``: fields of ``SamplingParams``. Only what was given."""
+    """``engine``: flat settings; ``sampling``: fields of ``SamplingParams``; ``server``: settings of ``paceline serve``
+    that other commands leave alone. Only what was given."""
 
     engine: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
+    server: dict[str, Any] = field(default_factory=dict)
 
 
 def asked_for(values: Mapping[str, Any]) -> Settings:
@@ -39,17 +41,17 @@ def asked_for(values: Mapping[str, Any]) -> Settings:
     engine = file.engine | flat_settings(given(flags, dict(values)))
     sampling = file.sampling | sampling_options(values)
     SamplingParams(**sampling)
-    return Settings(engine, sampling)
+    return Settings(engine, sampling, file.server)
 
 
 def read_config(path: str) -> Settings:
-    """A YAML file of flat settings (or their aliases, with dashes or underscores) and a section ``sampling``.
+    """A YAML file of flat settings (or their aliases, with dashes or underscores), and sections ``sampling``, ``server``.
 
     Raises :class:`ConfigError` that names the file and the key for what is unknown, given twice or of a wrong type.
     """
     content = _load(path)
-    sampling = content.pop(SAMPLING_SECTION, None)
-    return Settings(_engine_part(path, content), _sampling_part(path, sampling))
+    sampling, server = content.pop(SAMPLING_SECTION, None), content.pop(SERVER_SECTION, None)
+    return Settings(_engine_part(path, content), _sampling_part(path, sampling), _server_part(path, server))
 
 
 def read_value(text: str) -> Any:
@@ -113,12 +115,27 @@ def _sampling_part(path: str, content: Any) -> dict[str, Any]:
     return options
 
 
+def _server_part(path: str, content: Any) -> dict[str, Any]:
+    """Names only: ``paceline serve`` checks the values."""
+    section = f"{path}: {SERVER_SECTION}"
+    if content is not None and not isinstance(content, Mapping):
+        raise ConfigError(section, f"must hold settings, one per line, not {content!r}")
+    part: dict[str, Any] = {}
+    for key, value in (content or {}).items():
+        name = str(key).replace("-", "_")
+        if name not in SERVER_SETTINGS:
+            close = difflib.get_close_matches(name, SERVER_SETTINGS, n=1)
+            raise ConfigError(f"{section}.{key}", f"unknown setting{f'; did you mean {close[0]!r}?' if close else ''}")
+        part[name] = value
+    return part
+
+
 def _in_file(place: str, error: ConfigError | RequestError) -> ConfigError:
     return ConfigError(place, str(error).removeprefix(f"{error.field}: "))
 
 
 def _closest(word: str) -> str:
-    close = difflib.get_close_matches(word, (SAMPLING_SECTION, *known_settings()), n=1)
+    close = difflib.get_close_matches(word, (SAMPLING_SECTION, SERVER_SECTION, *known_settings()), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -39,9 +39,12 @@ def totals(outputs: Sequence[RequestOutput], in_turn: bool = False) -> dict[str,
         "time_to_first_token": min((time for time in first if time is not None), default=None),
         "forwards": forwards,
         "forwards_saved": sum(figures.forwards_saved for figures in spec),
+        "time_saved_ms": _known_sum([figures.time_saved_ms for figures in spec]),
         "tokens_per_forward": tokens / forwards if forwards else 0.0,
         "num_draft_tokens": sum(drafted),
         "num_accepted_draft_tokens": sum(accepted),
+        "accepted_prediction_tokens": sum(output.metrics.accepted_prediction_tokens for output in outputs),
+        "rejected_prediction_tokens": sum(output.metrics.rejected_prediction_tokens for output in outputs),
         "acceptance_by_position": [a / d for a, d in zip(accepted, drafted, strict=False)],
         "seeds": [output.seed for output in outputs],
         "finish_reasons": [choice.finish_reason for output in outputs for choice in output.outputs],
@@ -57,7 +60,7 @@ def summary_lines(outputs: Sequence[RequestOutput]) -> list[str]:
     wait = "" if first is None else f", the first after {first:.2f} s"
     gains = (
         f"[{figures['completion_tokens']} tokens in {figures['seconds']:.2f} s{wait} · {_speed(figures)} "
-        f"({figures['forwards']} forwards, {figures['forwards_saved']} saved) · ended by {reasons} · seed {seeds}]"
+        f"({_forwards(figures)}) · ended by {reasons} · seed {seeds}]"
     )
     return [gains, *_proposal_lines(figures)]
 
@@ -76,7 +79,7 @@ def conversation_lines(outputs: Sequence[RequestOutput]) -> list[str]:
     answers = "1 answer" if len(outputs) == 1 else f"{len(outputs)} answers"
     gains = (
         f"[{answers} · {figures['completion_tokens']} tokens in {figures['seconds']:.2f} s · {_speed(figures)} "
-        f"({figures['forwards']} forwards, {figures['forwards_saved']} saved)]"
+        f"({_forwards(figures)})]"
     )
     return [gains, *_proposal_lines(figures)]
 
@@ -107,12 +110,31 @@ def _speed(figures: Mapping[str, Any]) -> str:
     return f"{figures['tokens_per_second']:.1f} tokens/s · {figures['tokens_per_forward']:.2f} tokens per forward"
 
 
+def _forwards(figures: Mapping[str, Any]) -> str:
+    """Forwards and what speculation saved: forwards for certain, time as the machine's measured costs estimate it."""
+    saved, spared = figures["time_saved_ms"], figures["forwards_saved"]
+    told = f"{figures['forwards']} forwards, {spared} saved"
+    if saved is None or abs(saved) < 5.0:
+        return told
+    word = "less" if saved > 0 else "more"
+    return f"{told}, about {abs(saved) / 1e3:.2f} s {word} than plain"
+
+
+def _known_sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
 def _proposal_lines(figures: Mapping[str, Any]) -> list[str]:
+    lines = []
     drafted, accepted = figures["num_draft_tokens"], figures["num_accepted_draft_tokens"]
-    if not drafted:
-        return []
-    places = " ".join(f"{share:.0%}" for share in figures["acceptance_by_position"])
-    return [f"[accepted {accepted} of {drafted} proposals ({accepted / drafted:.0%}); by position {places}]"]
+    if drafted:
+        places = " ".join(f"{share:.0%}" for share in figures["acceptance_by_position"])
+        lines.append(f"[accepted {accepted} of {drafted} proposals ({accepted / drafted:.0%}); by position {places}]")
+    copied, wrong = figures["accepted_prediction_tokens"], figures["rejected_prediction_tokens"]
+    if copied or wrong:
+        lines.append(f"[{copied} tokens followed the prediction, {wrong} of it were verified in vain]")
+    return lines
 
 
 def _sum_by_position(counts: Sequence[Sequence[int]]) -> list[int]:

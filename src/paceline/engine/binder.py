@@ -50,8 +50,25 @@ def group_key(provider_id: str, depth: int, adaptive: bool) -> str:
     return json.dumps(["speculative", provider_id, depth, adaptive])
 
 
-def bind_speculative_group(binding: GroupBinding) -> Callable[[Request], GroupRequest] | None:
-    """A function from request to :class:`GroupRequest`, or ``None`` if the target cannot give the drafter's taps.
+class BoundGroups:
+    """From request to :class:`GroupRequest`. ``key``: of the groups it opens."""
+
+    def __init__(self, binding: GroupBinding, taps: tuple[int, ...]) -> None:
+        depth = 0 if isinstance(binding.provider, NullDrafter) else binding.depth
+        self.key = group_key(binding.provider.id, depth, binding.make_gate is not None)
+        self._binding = binding
+        self._taps = taps
+
+    def __call__(self, request: Request) -> GroupRequest:
+        return GroupRequest(self.key, request, self.open)
+
+    def open(self, host: Host) -> SpeculativeGroup:
+        """A group without rows."""
+        return _open(self._binding, self._taps, self.key, host)
+
+
+def bind_speculative_group(binding: GroupBinding) -> BoundGroups | None:
+    """Who opens groups for requests, or ``None`` if the target cannot give the drafter's taps.
 
     Raises :class:`DraftError` if the provider's rows contradict its declarations.
     """
@@ -62,13 +79,7 @@ def bind_speculative_group(binding: GroupBinding) -> Callable[[Request], GroupRe
     if taps and not binding.tools.parts.target.supports_taps(taps):
         return None
     _open_rows(binding, taps).close()  # a drafter that contradicts itself is a start-up error, not a failed request
-    depth = 0 if isinstance(provider, NullDrafter) else binding.depth
-    key = group_key(provider.id, depth, binding.make_gate is not None)
-
-    def bind(request: Request) -> GroupRequest:
-        return GroupRequest(key, request, lambda host: _open(binding, taps, key, host))
-
-    return bind
+    return BoundGroups(binding, taps)
 
 
 def _open(binding: GroupBinding, taps: tuple[int, ...], key: str, host: Host) -> SpeculativeGroup:

@@ -25,8 +25,10 @@ from ..grammar.compiler import GrammarCompiler
 from .admission import Door
 from .binder import GroupBinding, bind_speculative_group
 from .calibration import CostSubject, costs_for
+from .capture import LauncherFactory
 from .draws import RowSampler
 from .engine import Engine
+from .graph_backend import GraphBackend
 from .group import GroupTools
 from .ledger import RoundLedger
 from .memory import Limits, MemoryPlan, ModelFacts, plan_memory, resident_bytes
@@ -55,13 +57,14 @@ class Extras:
     """What an engine may be given beside its target. ``progress`` hears of slow steps; ``base``: bytes that the process
     held before the target was loaded; ``identity``: the artifact's name@revision, under which measured costs are kept
     on disk (``None`` = measure and keep nothing); ``costs``: used in place of measured ones; ``forced``: benchmarks
-    only."""
+    only; ``graphs``: record device rounds with this instead of the device's own graphs."""
 
     progress: Progress | None = None
     base: int = 0
     identity: str | None = None
     costs: CostTable | None = None
     forced: ForcedAcceptance | None = None
+    graphs: GraphBackend | None = None
 
 
 def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: Progress | None) -> Engine:
@@ -84,7 +87,7 @@ def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: 
         path = None if model.tokenizer is None else Path(model.tokenizer)
         tokenizer = load_tokenizer(artifact, path, model.trust_remote_code)
     dtype, reason = resolve_dtype(model.dtype, device)
-    base = resident_bytes()
+    base = resident_bytes(device)
     target = load_target(artifact, dtype, device, model.max_model_len)
     extras = Extras(progress, base, artifact.identity)
     engine = assemble(config, target, artifact.eos_ids(), drafter=drafter, tokenizer=tokenizer, extras=extras)
@@ -110,7 +113,11 @@ def assemble(
     groups = (*target.kv_groups, *drafting.provider.kv_groups(view))
     facts = model_facts(target, groups, drafting.provider.weight_bytes)
     plan = plan_memory(facts, config, limits, drafting.depth, extras.base)
-    tables = _tables(config, target, groups, plan, limits)
+    graphs = extras.graphs is not None or (target.device.type == "cuda" and _device_round(config, target))
+    tables = _tables(config, target, groups, (plan, limits.rows + graphs))
+    launchers = LauncherFactory(
+        tables.take_padding() if graphs else None, config.runtime.fill_span, extras.progress, backend=extras.graphs
+    )
     families = FamilyCache(tables)
     parts = EngineParts(
         target=target,
@@ -122,33 +129,15 @@ def assemble(
         run_ahead=config.runtime.run_ahead,
         forced=extras.forced,
     )
-    stats = EngineStats()
-    runtime = config.runtime
-    sampler = RowSampler(tables, runtime.draft_temperature, runtime.draft_filter, runtime.coupling)
-    ram = RamTier(config.runtime.preempt_ram_bytes)
-    seen = replace(view, tables=tables)
-    subject = CostSubject(parts, drafting.provider, drafting.depth, seen, sampler, runtime.fill_span)
-    costs = _costs(config, subject, extras)
-    tools = GroupTools(
-        parts,
-        sampler,
-        stats,
-        ram,
-        clock=phase_clock(runtime, target, stats),
-        make_ledger=None if costs is None else partial(RoundLedger, costs, stats),
-    )
-    binding = GroupBinding(
-        tools,
-        drafting.provider,
-        drafting.depth,
-        seen,
-        make_gate=None if costs is None else partial(AdaptiveGate, costs, drafting.depth),
-        fill_span=runtime.fill_span,
-    )
+    binding = _binding(config, parts, drafting, (replace(view, tables=tables), launchers), extras)
     bind = bind_speculative_group(binding)
     if bind is None:
         taps = drafting.provider.target_taps(view)
         raise DraftError(f"drafter {drafting.provider.id!r} reads layers {taps}, which this target cannot give")
+    tools = binding.tools
+    scheduler = Scheduler(parts, bind, tools.stats, tools.ram, families)
+    with torch.inference_mode():
+        scheduler.open_group()
     door = Door(
         vocab_size=target.vocab_size,
         max_model_len=target.max_model_len,
@@ -158,12 +147,50 @@ def assemble(
         options=OptionResolver(tokenizer, target.vocab_size),
         seed=config.runtime.seed,
     )
-    info = _info(config, target, drafting, plan, limits)
+    info = _info(config, target, drafting, plan, limits) | {"graphs": _captured(launchers)}
     compiler = None if tokenizer is None else GrammarCompiler(tokenizer, target.vocab_size, eos_ids)
-    scheduler = Scheduler(parts, bind, stats, ram, families)
-    engine = Engine(scheduler, door, stats, info=info, tokenizer=tokenizer, compiler=compiler)
+    engine = Engine(scheduler, door, tools.stats, info=info, tokenizer=tokenizer, compiler=compiler)
     engine.config = config
     return engine
+
+
+def _binding(
+    config: EngineConfig,
+    parts: EngineParts,
+    drafting: Drafting,
+    seen: tuple[TargetView, LauncherFactory],
+    extras: Extras,
+) -> GroupBinding:
+    """What groups are opened with: sampler, figures, costs, gate. ``seen``: the view with tables, and who launches."""
+    view, launchers = seen
+    runtime, stats = config.runtime, EngineStats()
+    sampler = RowSampler(parts.tables, runtime.draft_temperature, runtime.draft_filter, runtime.coupling)
+    subject = CostSubject(parts, drafting.provider, drafting.depth, view, sampler, runtime.fill_span, launchers.probing)
+    costs = _costs(config, subject, extras)
+    tools = GroupTools(
+        parts,
+        sampler,
+        stats,
+        RamTier(runtime.preempt_ram_bytes),
+        clock=phase_clock(runtime, parts.target, stats),
+        make_ledger=None if costs is None else partial(RoundLedger, costs, stats),
+        make_launcher=launchers,
+    )
+    return GroupBinding(
+        tools,
+        drafting.provider,
+        drafting.depth,
+        view,
+        make_gate=None if costs is None else partial(AdaptiveGate, costs, drafting.depth),
+        fill_span=runtime.fill_span,
+    )
+
+
+def _captured(launchers: LauncherFactory) -> dict[str, Any]:
+    """What was recorded, as plain JSON."""
+    report = launchers.report
+    failures = {str(shape): reason for shape, reason in report.failures.items()}
+    return {"captured": report.captured, "bytes": report.held, "failures": failures}
 
 
 def _costs(config: EngineConfig, subject: CostSubject, extras: Extras) -> CostTable | None:
@@ -262,13 +289,15 @@ def model_facts(target: TargetBinding, groups: Sequence[BlockGroupSpec], draft_b
 
 
 def _tables(
-    config: EngineConfig, target: TargetBinding, groups: Sequence[BlockGroupSpec], plan: MemoryPlan, limits: Limits
+    config: EngineConfig, target: TargetBinding, groups: Sequence[BlockGroupSpec], size: tuple[MemoryPlan, int]
 ) -> RowTables:
-    size = config.cache.block_size
-    store = KVStore(groups, plan.num_blocks, size, target.kv_dtype, target.device)
+    """Pools of the planned number of blocks and tables of so many rows."""
+    plan, rows = size
+    block_size = config.cache.block_size
+    store = KVStore(groups, plan.num_blocks, block_size, target.kv_dtype, target.device)
     target.attach(store)
-    pools = {name: BlockPool(count, size) for name, count in plan.num_blocks.items()}
-    return RowTables(limits.rows, target.max_model_len, groups, pools, store, target.device)
+    pools = {name: BlockPool(count, block_size) for name, count in plan.num_blocks.items()}
+    return RowTables(rows, target.max_model_len, groups, pools, store, target.device)
 
 
 def _sampling_defaults(artifact: ModelArtifact, mode: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class CostSubject:
             drafter=self.provider.id,
             drafter_bytes=self.provider.weight_bytes,
             depth=self.depth,
-            rows=tables.max_rows,
+            rows=tables.free_indices,  # all but the row that fills batches, if there is one
             max_model_len=tables.max_model_len,
             device_round=self.parts.device_round,
             versions=versions(),
@@ -103,6 +103,14 @@ def costs_for(
     return costs
 
 
+def kept_costs(subject: CostSubject, model: str | None, cache: CostCache | None = None) -> CostTable | None:
+    """The table of an earlier measurement, for engines that choose nothing by it but report against it."""
+    if model is None:
+        return None
+    known = (CostCache() if cache is None else cache).load(subject.key(model))
+    return None if known is None else known.costs
+
+
 def measured_costs(
     subject: CostSubject, progress: Progress | None = None, seconds: float = _TARGET_SECONDS
 ) -> CostTable:
@@ -110,7 +118,7 @@ def measured_costs(
     forward takes at most half as long again."""
     tell = progress or (lambda message, done, total: None)
     begun = time.perf_counter()
-    rows = DummyRows(subject.parts.tables, subject.parts.tables.max_rows)
+    rows = DummyRows(subject.parts.tables, subject.parts.tables.free_indices)
     try:
         with torch.inference_mode():
             verify = _verify_costs(subject, rows, seconds, lambda share: tell(_STAGE, int(share * 70), 100))
@@ -201,19 +209,31 @@ class _Drafts:
     verify: _Sweep
 
     def sweep(self, count: int, context: int, seconds: float) -> _Sweep:
-        """Drafts at one context, which is shorter where the model's is: rows grow in each run."""
-        launched = self.subject.parts.device_round and self.drafter.on_device
-        room, depth = self.rows.tables.max_model_len - self.subject.depth - 2, self.subject.depth
-        plan = draft_plan(count, depth, min(context, max(1, room // 2)))
-        start = plan.points[0][2]
-        growth = len(plan.points) * (1 + depth if launched else 1)
-        passes = min(Effort.most_passes, (room - start) // growth - 1)
-        if passes < 1:
-            raise OutOfBlocks(len(plan.points), room)
+        """Drafts at one context, which is shorter where the model's is, of at most ``count`` rows."""
+        count, plan, passes = self._size(count, context)
         effort = Effort(seconds, plan.least, passes=min(Effort.passes, passes), most_passes=passes)
         self.rows.clear()
-        found = (self._launched if launched else self._hosted)(count, start, plan, effort)
+        found = (self._launched if self._on_device else self._hosted)(count, plan.points[0][2], plan, effort)
         return _Sweep(found, plan.kept_back)
+
+    @property
+    def _on_device(self) -> bool:
+        return self.subject.parts.device_round and self.drafter.on_device
+
+    def _size(self, count: int, context: int) -> tuple[int, Plan, int]:
+        """How many rows are measured, at which points, how often: rows grow in each run, and pools have an end."""
+        depth = self.subject.depth
+        room = self.rows.tables.max_model_len - depth - 2
+        start = min(context, max(1, room // 2))
+        while True:
+            plan = draft_plan(count, depth, start)
+            growth = len(plan.points) * (1 + depth if self._on_device else 1)
+            for passes in range(min(Effort.most_passes, (room - start) // growth - 1), 0, -1):
+                if self.rows.fits((count, growth * (passes + 1) + depth + 1, start)):
+                    return count, plan, passes
+            if count == 1:
+                raise OutOfBlocks(growth, room)
+            count = (count + 1) // 2
 
     def _hosted(self, count: int, start: int, plan: Plan, effort: Effort) -> dict[Point, float]:
         opened = OpenedRows(self.drafter, self.rows, count, start, self._features())

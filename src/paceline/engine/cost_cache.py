@@ -78,6 +78,13 @@ class CostCache:
             _LOG.warning("the cost table %s cannot be used and is measured again: %s", path, error)
             return None
 
+    def drop(self, key: CostKey) -> None:
+        """Forget what is kept for ``key``, if anything is."""
+        try:
+            self.path(key).unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.warning("the cost table %s cannot be removed: %s", self.path(key), error)
+
     def save(self, key: CostKey, costs: CostTable, tries: int = 1) -> bool:
         """Keep a table; the file appears whole or not at all. False, with a log line, if it cannot be written."""
         path = self.path(key)

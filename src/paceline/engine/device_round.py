@@ -15,8 +15,7 @@ from ..core.batch import Window
 from ..core.request import DEVICE_EOS_IDS
 from ..core.round import RowResult, Source
 from ..core.row import Row
-from ..sampling.accept import Accepted, accept_window
-from .device_columns import advance_columns
+from .device_columns import accept_round
 from .drafting import DirectDrafter, GuardedDrafter
 from .draws import Flavor, RowSampler
 from .state import EngineParts
@@ -75,18 +74,9 @@ def device_round(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) 
     draws, bad = sampler.draw_device(parts.target.logits(result.hidden), index, shape.depth + 1)
     if parts.forced is not None:
         draws = parts.forced.apply(draws, proposals, lengths, (tables.seed[index], tables.step[index]))
-    accepted = accept_window(
-        draws=draws,
-        proposals=proposals,
-        lengths=lengths,
-        eos_ids=tables.eos_ids[index],
-        remaining=tables.remaining[index],
-        live=tables.live[index],
-        bad=bad,
-    )
-    advance_columns(tables, index, draws, accepted)
+    accepted = accept_round(tables, index, draws, proposals, lengths, bad)
     machine.drafter.commit_device(index, Window(batch, result.for_drafter), accepted.accepted)
-    return pack(accepted, proposals, lengths, draws)
+    return accepted.figures
 
 
 def _proposals(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) -> tuple[torch.Tensor, torch.Tensor]:
@@ -111,12 +101,6 @@ def _proposals(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) ->
         proposals = torch.where(told.unsqueeze(1), uploaded, proposals)
         lengths = torch.where(told, inputs.lengths, lengths)
     return proposals, lengths
-
-
-def pack(accepted: Accepted, proposals: torch.Tensor, lengths: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
-    """The figures [B, 5 + K + W] int64 that the host reads."""
-    heads = (accepted.emitted, accepted.accepted, accepted.saw_eos, accepted.bad, lengths)
-    return torch.cat([torch.stack([head.to(torch.int64) for head in heads], dim=1), proposals, draws], dim=1)
 
 
 def unpack(row: Row, figures: Sequence[int], depth: int, source: Source = "draft") -> RowResult:

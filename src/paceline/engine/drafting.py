@@ -112,6 +112,13 @@ class GuardedDrafter:
             found.matches[i] = match
         return found
 
+    def before_device_round(self, rows: Sequence[Row], depths: Sequence[int], width: int) -> None:
+        """Tell a device drafter of a round of windows of ``width`` tokens that is about to be launched."""
+        if self._rows.on_device:
+            keep = [i for i, row in enumerate(rows) if row.index in self._opened]
+            mine, asked = [rows[i] for i in keep], [depths[i] for i in keep]
+            self._guard(mine, lambda: self._rows.before_device_round(mine, asked, width))
+
     def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft | None:
         """Proposals on the device; ``None`` if the drafter failed, which costs all rows their drafter."""
         drafts: list[Draft] = []

@@ -23,11 +23,11 @@ from ..models.artifact import ModelArtifact, open_artifact
 from ..models.binding import TargetBinding, kv_groups, load_target
 from ..models.config import DecoderConfig, decoder_config
 from ..models.tokenizer import load_tokenizer
-from .build import _device_round, choose_drafter, resolve_device
+from .build import Drafting, _device_round, choose_drafter, resolve_device
 from .calibration import versions
 from .cost_cache import CostCache, CostKey
 from .machine import cpu_features, cpu_name, device_name
-from .memory import Limits, ModelFacts, available_bytes, plan_memory, resident_bytes
+from .memory import Limits, MemoryPlan, ModelFacts, available_bytes, plan_memory, resident_bytes
 
 if TYPE_CHECKING:
     from ..models.progress import Progress
@@ -73,6 +73,66 @@ def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dic
 
     Downloads it if need be, then reads two of its layers. Raises what building an engine would raise.
     """
+    look = look_at(config, progress)
+    artifact, decoder, sample = look.artifact, look.decoder, look.sample
+    known = CostCache().load(look.cost_key())
+    companion = default_registry().companion(artifact.path) if artifact.path.is_dir() else None
+    return {
+        "model": config.model.model,
+        "identity": artifact.identity,
+        "path": str(artifact.path),
+        "family": decoder.family,
+        "layers": decoder.num_layers,
+        "vocab_size": decoder.vocab_size,
+        "dtype": sample.dtype,
+        "exactness": sample.exactness,
+        "drafter": look.drafting.provider.id,
+        "drafter_reason": look.drafting.reason,
+        "drafter_beside_the_model": None if companion is None else companion[0],
+        "spec_tokens": look.drafting.depth,
+        "max_model_len": sample.max_model_len,
+        "max_num_seqs": look.limits.rows,
+        "max_num_batched_tokens": look.limits.chunk,
+        "memory": look.plan.as_dict(),
+        "costs": None if known is None else known.costs.to_json(),
+    }
+
+
+@dataclass(frozen=True)
+class ModelLook:
+    """What is known of a model without loading it: ``sample`` is its first layer, ``weight_bytes`` of all of it. The
+    drafter is closed."""
+
+    artifact: ModelArtifact
+    decoder: DecoderConfig
+    sample: TargetBinding
+    weight_bytes: int
+    drafting: Drafting
+    limits: Limits
+    plan: MemoryPlan
+    threads: int
+    device_round: bool
+
+    def cost_key(self) -> CostKey:
+        """Under which an engine keeps what it measures."""
+        return CostKey(
+            model=self.artifact.identity,
+            weight_bytes=self.weight_bytes,
+            dtype=self.sample.dtype,
+            device=device_name(self.sample.device),
+            threads=self.threads,
+            drafter=self.drafting.provider.id,
+            drafter_bytes=self.drafting.provider.weight_bytes,
+            depth=self.drafting.depth,
+            rows=self.limits.rows,
+            max_model_len=self.sample.max_model_len,
+            device_round=self.device_round,
+            versions=versions(),
+        )
+
+
+def look_at(config: EngineConfig, progress: Progress | None = None) -> ModelLook:
+    """Open the model and its drafter, load two layers, plan."""
     model = config.model
     device = resolve_device(model.device)
     with _threads(config.runtime.num_threads):
@@ -87,41 +147,8 @@ def inspect_model(config: EngineConfig, progress: Progress | None = None) -> dic
     drafting.provider.close()
     limits = Limits.of(config, device)
     plan = plan_memory(facts, config, limits, drafting.depth, resident_bytes(device))
-    key = CostKey(
-        model=artifact.identity,
-        weight_bytes=weights,
-        dtype=sample.dtype,
-        device=device_name(torch.device(device)),
-        threads=threads,
-        drafter=drafting.provider.id,
-        drafter_bytes=drafting.provider.weight_bytes,
-        depth=drafting.depth,
-        rows=limits.rows,
-        max_model_len=sample.max_model_len,
-        device_round=_device_round(config, sample),
-        versions=versions(),
-    )
-    known = CostCache().load(key)
-    companion = default_registry().companion(artifact.path) if artifact.path.is_dir() else None
-    return {
-        "model": model.model,
-        "identity": artifact.identity,
-        "path": str(artifact.path),
-        "family": decoder.family,
-        "layers": decoder.num_layers,
-        "vocab_size": decoder.vocab_size,
-        "dtype": sample.dtype,
-        "exactness": sample.exactness,
-        "drafter": drafting.provider.id,
-        "drafter_reason": drafting.reason,
-        "drafter_beside_the_model": None if companion is None else companion[0],
-        "spec_tokens": drafting.depth,
-        "max_model_len": sample.max_model_len,
-        "max_num_seqs": limits.rows,
-        "max_num_batched_tokens": limits.chunk,
-        "memory": plan.as_dict(),
-        "costs": None if known is None else known.costs.to_json(),
-    }
+    on_device = _device_round(config, sample)
+    return ModelLook(artifact, decoder, sample, weights, drafting, limits, plan, threads, on_device)
 
 
 @dataclass(frozen=True)

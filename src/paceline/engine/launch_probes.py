@@ -38,6 +38,7 @@ class LaunchProbe:
             self._write(index, context, width)
         given = [[(31 * place + index) % self._vocab_size for place in range(width - 1)] for index in indices]
         ask = RoundAsk(indices, [0] * rows, given, RoundShape(0, width - 1, _FLAVOR))
+        self._rows.wait()
         start = time.perf_counter()
         self._launcher.launch(ask).read()
         return time.perf_counter() - start
@@ -65,6 +66,7 @@ class LaunchedDrafts:
         for row in rows:
             self._opened.reserve(row, depth)
         ask = RoundAsk([row.index for row in rows], [depth] * count, [[] for _ in rows], RoundShape(depth, 0, _FLAVOR))
+        self._opened.wait()
         start = time.perf_counter()
         figures = self._launcher.launch(ask).read()
         took = time.perf_counter() - start

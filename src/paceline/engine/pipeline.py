@@ -147,6 +147,7 @@ class Pipeline:
 
     def _launch(self, plan: RoundPlan) -> Flight:
         shape = RoundShape(plan.depth, plan.span, Flavor.of(plan.rows))
+        self._group.drafter.before_device_round(plan.rows, plan.depths, shape.depth + 1)
         ask = RoundAsk(indices_of(plan.rows), plan.depths, plan.given, shape)
         return Flight(plan, shape, self._launcher.launch(ask))
 

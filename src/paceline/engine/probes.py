@@ -54,6 +54,7 @@ class DummyRows:
             return False
         for group in tables.groups:  # uploaded now, not while a run is timed
             tables.block_table(group.name)
+        self.wait()
         self._placed = (rows, context, upto)
         return True
 
@@ -62,6 +63,11 @@ class DummyRows:
         rows, width, context = point
         upto = context + width
         return rows <= len(self.indices) and upto <= self.tables.max_model_len and self.place(rows, context, upto)
+
+    def wait(self) -> None:
+        """Until the device has done all it was given."""
+        if self.tables.device.type == "cuda":
+            torch.cuda.synchronize(self.tables.device)
 
     def clear(self) -> None:
         """Give the blocks back, the indices not yet."""
@@ -137,6 +143,10 @@ class OpenedRows:
         """Blocks for one round."""
         self._tables.reserve(row.index, row.length + 1 + depth)
 
+    def wait(self) -> None:
+        """Until the device has done all it was given."""
+        self._place.wait()
+
     def follow(self, row: Row, drawn: Sequence[int], accepted: int) -> None:
         """A round gave the row ``drawn`` tokens; the host's mirror of it goes along."""
         row.length += 1 + accepted
@@ -191,6 +201,7 @@ class DraftProbe:
             self._opened.reserve(row, depth)
         indices = torch.tensor([row.index for row in rows], dtype=torch.int64, device=self._tables.device)
         batch = RoundBatch(rows, indices, [depth] * count)
+        self._opened.wait()
         start = time.perf_counter()
         proposals = self._drafter.draft(batch).to_lists()
         drafted = time.perf_counter() - start
@@ -198,9 +209,10 @@ class DraftProbe:
         for row in rows:
             self._opened.follow(row, [(row.length * 29 + row.index) % self._features.vocab_size], 0)
             self._tables.write_mirror(row)
+        self._opened.wait()
         start = time.perf_counter()
         self._drafter.commit(batch, window, [0] * count)
-        self._wait()
+        self._opened.wait()
         return drafted + time.perf_counter() - start
 
     def _window(self, rows: Sequence[Row], proposals: Sequence[list[int]]) -> Window:
@@ -211,10 +223,6 @@ class DraftProbe:
             [row.index for row in rows], tokens, [row.length for row in rows], limits
         )
         return Window(batch, self._features.of(batch.tokens.shape[0], self._tables.device))
-
-    def _wait(self) -> None:
-        if self._tables.device.type == "cuda":
-            torch.cuda.synchronize(self._tables.device)
 
 
 class Features:

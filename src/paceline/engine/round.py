@@ -15,9 +15,8 @@ from ..core.acceptance import Acceptance
 from ..core.batch import RoundBatch, Window
 from ..core.round import RowResult, Source
 from ..core.row import Row
-from ..sampling.accept import accept_window
-from .device_columns import advance_columns
-from .device_round import pack, unpack
+from .device_columns import accept_round
+from .device_round import unpack
 from .drafting import GuardedDrafter
 from .draws import RowSampler
 from .grammars import RowGrammars
@@ -133,17 +132,8 @@ class RoundRunner:
         lengths, guesses = _padded(proposals, tokens.device)
         width = guesses.shape[1] + 1
         draws = _rectangle(tokens, lengths + 1, width, fill=-1)
-        accepted = accept_window(
-            draws=draws,
-            proposals=guesses,
-            lengths=lengths,
-            eos_ids=tables.eos_ids[index],
-            remaining=tables.remaining[index],
-            live=tables.live[index],
-            bad=_rectangle(bad, lengths + 1, width, fill=0).to(torch.bool),
-        )
-        advance_columns(tables, index, draws, accepted)
-        figures = pack(accepted, guesses, lengths, draws).tolist()
+        broken = _rectangle(bad, lengths + 1, width, fill=0).to(torch.bool)
+        figures = accept_round(tables, index, draws, guesses, lengths, broken).figures.tolist()
         return [
             unpack(row, numbers, width - 1, source)
             for row, source, numbers in zip(plan.rows, plan.sources, figures, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..cache.family import FamilyCache
@@ -13,7 +13,7 @@ from ..core.ports import Consumer
 from ..core.request import Request
 from ..core.row import Finished, FinishReason, Row
 from ..core.stats import EngineStats
-from .binder import GroupRequest
+from .binder import BoundGroups
 from .capacity import Capacity
 from .group import SpeculativeGroup
 from .preemption import PreemptedRow, RamTier
@@ -29,7 +29,7 @@ class Scheduler:
     def __init__(
         self,
         parts: EngineParts,
-        bind: Callable[[Request], GroupRequest],
+        bind: BoundGroups,
         stats: EngineStats,
         ram: RamTier,
         families: FamilyCache,
@@ -144,6 +144,11 @@ class Scheduler:
     def token_weight(self) -> int:
         """Prompt tokens the preparation still stands for (spec 18.2)."""
         return self._preparation.token_weight if self._preparation else 0
+
+    def open_group(self) -> None:
+        """Open the group now rather than with the first request: whatever that takes time for is done at start."""
+        if self._group is None:
+            self._group = self._bind.open(self)
 
     # -- work --------------------------------------------------------------------------------------------------------
 

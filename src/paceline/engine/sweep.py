@@ -17,6 +17,10 @@ RunPoint = Callable[[Point], float]
 Report = Callable[[float], None]
 
 
+#: Share of all time that a single run is not expected to take.
+_SLOW = 0.05
+
+
 @dataclass(frozen=True)
 class Effort:
     """How long to measure: at most about ``seconds``, but the first ``least`` points in any case.
@@ -29,7 +33,7 @@ class Effort:
     least: int = 1
     passes: int = 3
     most_passes: int = 7
-    enough: float = 0.15
+    enough: float = 0.2
 
 
 def sweep(
@@ -66,15 +70,20 @@ def sweep(
 def _warm_up(
     points: Sequence[Point], run: RunPoint, effort: Effort, watch: tuple[Callable[[], float], Report]
 ) -> list[Point]:
-    """Run points once until what they will take again leaves no time for more. The first run of a shape is the
-    slowest, so the estimate is on the safe side."""
+    """Run points once until what they will take again leaves no time for more. A run that is suspiciously slow may be
+    the first of its kernels, which are compiled then, and says little about the next: it is made twice."""
     clock, tell = watch
-    start, chosen = clock(), list[Point]()
+    start, again, chosen = clock(), 0.0, list[Point]()
     for point in points:
         spent = clock() - start
-        if len(chosen) >= effort.least and spent * (1 + effort.passes) > effort.seconds:
+        if len(chosen) >= effort.least and spent + again * effort.passes > effort.seconds:
             break
+        begun = clock()
         run(point)
+        if clock() - begun > _SLOW * effort.seconds:
+            begun = clock()
+            run(point)
+        again += clock() - begun
         chosen.append(point)
         tell(min(1.0, spent / effort.seconds))
     return chosen

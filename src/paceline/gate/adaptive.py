@@ -10,163 +10,204 @@ from dataclasses import dataclass, field
 
 from ..core.costs import CostTable
 from ..core.ports import Evidence, GateRow
-from .decision import CONTEXT_BUCKET, Choice, RoundCosts, choose
+from .decision import Choice, RoundCosts, choose
 from .evidence import Counters, EvidenceSettings, Slots, tally
+
+#: Contexts are taken together in buckets of this many tokens, so that costs can be looked up once for many decisions.
+CONTEXT_BUCKET = 128
+#: Sizes of round whose costs are kept; beyond that all are looked up again.
+_KEPT_ROUNDS = 256
 
 
 @dataclass(frozen=True)
 class GateSettings:
+    """When to draft at all, and when to try again.
+
+    - ``margin``: what a window with proposals must be worth, in units of the same round without.
+    - ``probe_after``: a probe follows so many decisions without proposals and without evidence. The interval doubles at
+      each probe, up to ``probe_at_most``, and is the first one again after ``probe_after`` observed rounds in a row.
+    """
+
     margin: float = 1.03
     probe_after: int = 16
     probe_at_most: int = 256
-    pace_decay: float = 0.98
-    long_run: bool = True
-    restore: float = 1.0
     evidence: EvidenceSettings = field(default_factory=EvidenceSettings)
 
 
-class _RowState:
-    def __init__(self, counters: Counters, interval: int) -> None:
-        self.counters = counters
-        self.interval = interval
-        self.hungry = 0
-
-
 class AdaptiveGate:
+    """Implements :class:`paceline.core.ports.Gate`. ``depth``: the drafter's largest."""
+
     def __init__(self, costs: CostTable, depth: int, settings: GateSettings | None = None) -> None:
         self._settings = settings or GateSettings()
-        self._slots = Slots(depth, self._settings.evidence)
+        self._slots = Slots(max(1, depth), self._settings.evidence)
         self._costs = costs
         self._rounds: dict[tuple[int, int], RoundCosts] = {}
         self.reset()
 
     def reset(self) -> None:
+        """Restore the fresh state: prior evidence, no rows, no probe."""
         self._group = Counters(self._slots, self._settings.evidence)
-        self._rows: dict[int, _RowState] = {}
-        self._interval = self._settings.probe_after
-        self._idle = 0
-        self._waiting = 0
-        self._probing = False
-        self._observed = False
-        self._observed_run = 0
-        self._pace_tokens = 1.0
-        self._pace_cost = 1.0
+        self._rows: dict[int, Counters] = {}
+        self._decisions = 0
+        self._probes = _ProbeClock(self._settings.probe_after, self._settings.probe_at_most)
+        self._expected = (1.0, 1.0)
 
     @property
     def probing(self) -> bool:
-        return self._probing
+        """Whether the last decision was a probe."""
+        return self._probes.probing
 
     @property
-    def pace(self):
-        return max(1.0, self._pace_tokens / self._pace_cost)
+    def expected_speedup(self) -> float:
+        """Tokens per second expected of the last decision, in units of the same round without proposals."""
+        return self._expected[0] / self._expected[1]
 
     def join(self, index: int) -> None:
-        counters = Counters(self._slots, self._settings.evidence)
-        counters.start_from(self._group)
-        self._rows[index] = _RowState(counters, self._settings.probe_after)
+        """A row joined: its evidence starts from the group's."""
+        self._rows[index] = Counters(self._slots, self._settings.evidence, self._group, self._decisions)
 
     def leave(self, index: int) -> None:
+        """The row is gone; its evidence is forgotten. Idempotent."""
         self._rows.pop(index, None)
 
     def correct(self, costs: CostTable) -> None:
+        """Decide with these costs from now on."""
         self._costs = costs
         self._rounds.clear()
 
+    def rates(self, index: int, match: int = 0) -> list[float]:
+        """The row's rates of acceptance by place in the window, behind a match of ``match`` tokens (0 = not known)."""
+        rates = self._rows[index].rates
+        return [rates[slot] for slot in self._slots.of(match)]
+
     def next(self, rows: Sequence[GateRow]) -> list[int]:
-        self._probing = False
-        self._count_observed()
-        caps = [0 if row.spanned else row.cap for row in rows]
-        if not any(caps):
-            return [0] * len(rows)
-        if self._waiting:
-            self._waiting -= 1
+        """One depth per row, each within 0 .. its cap."""
+        self._decisions += 1
+        self._probes.tick()
+        caps = [0 if row.spanned else max(0, row.cap) for row in rows]
+        if not any(caps) or self._probes.awaiting():
             return [0] * len(rows)
         choice = self._decide(rows, caps)
         if any(choice.depths):
-            self._idle = 0
+            self._probes.drafted()
             return choice.depths
-        self._idle += 1
-        if self._idle >= self._interval:
+        if self._probes.due():
             return self._probe(rows, caps)
         return choice.depths
 
-    def _count_observed(self):
-        self._observed_run = self._observed_run + 1 if self._observed else 0
-        self._observed = False
-        if self._observed_run >= self._settings.probe_after:
-            self._interval = self._settings.probe_after
+    def observe(self, entries: Sequence[Evidence]) -> None:
+        """What one round, or shadow probes, showed: at most one entry per row. Rows that have left are ignored."""
+        counts = {entry.index: tally(entry, self._slots) for entry in entries if entry.index in self._rows}
+        seen: dict[int, list[tuple[float, float]]] = {}
+        for index, found in counts.items():
+            row = self._rows[index]
+            row.catch_up(found, self._group, self._decisions)
+            row.add(found)
+            for slot, pair in found.items():
+                seen.setdefault(slot, []).append(pair)
+        if seen:
+            self._probes.observed()
+            self._group.add({slot: _mean(pairs) for slot, pairs in seen.items()})
 
-    def _round_costs(self, rows) -> RoundCosts:
+    def _decide(self, rows: Sequence[GateRow], caps: Sequence[int]) -> Choice:
+        """The best depths, or none if they are not worth the margin (spec 11.5)."""
+        costs = self._round_costs(rows)
+        choice = choose([self._chances(row, cap) for row, cap in zip(rows, caps, strict=True)], costs)
+        if any(choice.depths) and not self._pays(choice.tokens, choice.cost, len(rows), costs.plain):
+            choice = Choice([0] * len(rows), float(len(rows)), costs.plain)
+        self._expected = (choice.tokens / choice.cost, len(rows) / costs.plain)
+        return choice
+
+    def _pays(self, tokens: float, cost: float, rows: int, plain: float) -> bool:
+        return tokens * plain >= self._settings.margin * rows * cost
+
+    def _chances(self, row: GateRow, cap: int) -> list[float]:
+        most = min(cap, row.remaining - 1, self._slots.depth)
+        if most <= 0:
+            return []
+        if row.index not in self._rows:
+            self.join(row.index)
+        return self._rows[row.index].chances(row.match, most, self._group, self._decisions)
+
+    def _round_costs(self, rows: Sequence[GateRow]) -> RoundCosts:
         context = sum(row.context for row in rows) // len(rows)
         key = (len(rows), context // CONTEXT_BUCKET)
         if key not in self._rounds:
-            if len(self._rounds) > 256:
+            if len(self._rounds) >= _KEPT_ROUNDS:
                 self._rounds.clear()
             self._rounds[key] = RoundCosts(self._costs, len(rows), key[1] * CONTEXT_BUCKET + CONTEXT_BUCKET // 2)
         return self._rounds[key]
 
-    def _decide(self, rows, caps) -> Choice:
+    def probe_depth(self, rows: Sequence[GateRow]) -> int:
+        """The deepest common depth that would be worth the margin if every proposal were right (spec 11.6)."""
         costs = self._round_costs(rows)
-        chances = [
-            self._rows[row.index].counters.chances(row.match, min(cap, row.remaining - 1)) if cap > 0 else []
-            for row, cap in zip(rows, caps, strict=True)
-        ]
-        plain = len(rows) / costs.plain
-        if self._settings.long_run:
-            choice = choose(chances, costs, plain * self.pace)
-        else:
-            price = plain
-            while True:
-                choice = choose(chances, costs, price)
-                if choice.tokens / choice.cost <= price:
-                    break
-                price = choice.tokens / choice.cost
-        if any(choice.depths) and choice.tokens / choice.cost < self._settings.margin * plain:
-            choice = Choice([0] * len(rows), float(len(rows)), costs.plain)
-        k = self._settings.pace_decay
-        self._pace_tokens = self._pace_tokens * k + choice.tokens / len(rows)
-        self._pace_cost = self._pace_cost * k + choice.cost / costs.plain
-        return choice
+        caps = [0 if row.spanned else max(0, row.cap) for row in rows]
+        for depth in range(max(caps), 0, -1):
+            depths = [min(cap, depth) for cap in caps]
+            if self._pays(len(rows) + sum(depths), costs.of(depths), len(rows), costs.plain):
+                return depth
+        return 0
 
-    def _probe(self, rows, caps):
-        costs = self._round_costs(rows)
-        most = 0
-        for depth in range(1, max(caps) + 1):
-            ds = [min(c, depth) for c in caps]
-            t = len(rows) + sum(ds)
-            c = costs.reach(sum(ds))[sum(ds)] + costs.drafts(depth)[sum(d > 0 for d in ds)]
-            if t / c >= self._settings.margin * len(rows) / costs.plain:
-                most = depth
-        self._idle = 0
+    def _probe(self, rows: Sequence[GateRow], caps: Sequence[int]) -> list[int]:
+        """Rows forget what they have seen, and draft once (spec 11.6)."""
+        most = self.probe_depth(rows)
         if most == 0:
+            self._probes.postpone()
             return [0] * len(rows)
         for row in rows:
-            c = Counters(self._slots, self._settings.evidence)
-            if self._settings.restore < 1.0:
-                c.start_from(self._rows[row.index].counters)
-                c.scale(self._settings.restore)
-            self._rows[row.index].counters = c
-        self._waiting = self._interval
-        self._interval = min(self._settings.probe_at_most, 2 * self._interval)
-        self._probing = True
+            self._rows[row.index] = Counters(self._slots, self._settings.evidence, None, self._decisions)
+        self._probes.start()
         choice = self._decide(rows, caps)
-        return [min(c, max(1, min(most, d))) if c > 0 else 0 for c, d in zip(caps, choice.depths, strict=True)]
+        pairs = zip(caps, choice.depths, strict=True)
+        return [min(cap, max(1, min(most, depth))) for cap, depth in pairs]
 
-    def observe(self, entries: Sequence[Evidence]) -> None:
-        if not entries:
-            return
-        self._observed = True
-        self._waiting = 0
+
+class _ProbeClock:
+    """When to probe, counted in decisions (spec 11.6)."""
+
+    def __init__(self, first: int, longest: int) -> None:
+        self._first, self._longest = first, longest
+        self._interval = first
+        self._idle = self._awaited = self._run = 0
+        self._observed = False
+        self.probing = False
+
+    def tick(self) -> None:
+        """A decision is to be made."""
+        self.probing = False
+        self._run = self._run + 1 if self._observed else 0
+        self._observed = False
+        if self._run >= self._first:
+            self._interval = self._first
+
+    def awaiting(self) -> bool:
+        """Whether what a probe showed has still to arrive."""
+        self._awaited = max(0, self._awaited - 1)
+        return self._awaited > 0
+
+    def drafted(self) -> None:
         self._idle = 0
-        mean: dict[int, list[float]] = {}
-        for entry in entries:
-            counters = self._rows[entry.index].counters
-            found = tally(entry, self._slots)
-            for slot, (right, wrong) in found.items():
-                counters.add(slot, right, wrong)
-                s = mean.setdefault(slot, [0.0, 0.0, 0])
-                s[0] += right; s[1] += wrong; s[2] += 1
-            counters.settle(found)
-        for slot, (right, wrong, n) in mean.items():
-            self._group.add(slot, right / n, wrong / n)
-        self._group.settle(mean)
+
+    def due(self) -> bool:
+        """A decision without proposals: whether it is to be a probe."""
+        self._idle += 1
+        return self._idle >= self._interval
+
+    def start(self) -> None:
+        self._awaited = self._interval
+        self._interval = min(self._longest, 2 * self._interval)
+        self._idle = 0
+        self.probing = True
+
+    def postpone(self) -> None:
+        """Nothing could pay: ask again after another interval."""
+        self._idle = 0
+
+    def observed(self) -> None:
+        """Evidence arrived: there is no need to probe for it."""
+        self._observed = True
+        self._awaited = self._idle = 0
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return sum(right for right, _ in pairs) / len(pairs), sum(wrong for _, wrong in pairs) / len(pairs)

@@ -1,4 +1,4 @@
-"""What a drafter's proposals were worth so far: counters of right and wrong ones, per row and for the group (spec 11.2).
+"""What a drafter's proposals were worth so far: counts of right and wrong ones, per row and for the group (spec 11.2).
 
 A proposal is filed by its place in the window, or by the match it rests on where that is known. Knows no costs.
 """
@@ -6,7 +6,7 @@ A proposal is filed by its place in the window, or by the match it rests on wher
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.ports import Evidence
@@ -18,21 +18,23 @@ class EvidenceSettings:
 
     - ``fast``, ``slow``: what one observation leaves of the older ones; rates are the mean over both.
     - ``weight``: observations that a start (the prior, the group's evidence) is worth.
+    - ``drift``: how far a rate of a row that was not observed moves towards the group's, per decision.
     - ``prior``: rate of a place in the window that nothing is known of.
-    - ``matches``: first match lengths of the classes that proposals with a known match are filed by; ``match_priors``:
-      rates of these classes before anything was observed.
+    - ``matches``: first match lengths (as ``Draft.matches`` counts them) of the classes that proposals with a known
+      match are filed by; ``match_priors``: rates of these classes before anything was observed.
     """
 
-    fast: float = 0.85
+    fast: float = 0.95
     slow: float = 0.98
     weight: float = 5.0
+    drift: float = 0.02
     prior: float = 0.6
     matches: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 11, 17)
     match_priors: tuple[float, ...] = (0.17, 0.3, 0.58, 0.66, 0.74, 0.81, 0.86, 0.9, 0.95)
 
 
 class Slots:
-    """Where proposals are filed: slots 0 .. depth-1 for places in the window, then one per class of match lengths.
+    """Where proposals are filed: slots 0 .. depth-1 for places in the window, then one per class of matches.
 
     A proposal behind a match of m tokens and j-1 right proposals rests on a match of m + j - 1 tokens.
     """
@@ -54,66 +56,103 @@ class Slots:
 
 
 class Counters:
-    """Decayed counts of right and wrong proposals per slot, and the rates that follow from them."""
+    """Decayed counts of right and wrong proposals per slot, and the rates that follow from them.
 
-    def __init__(self, slots: Slots, settings: EvidenceSettings) -> None:
+    ``start``: take over the rates of these counters (the group's), with the weight of a start. ``now``: number of the
+    newest decision; rates that are not observed drift from then on.
+    """
+
+    def __init__(self, slots: Slots, settings: EvidenceSettings, start: Counters | None = None, now: int = 0) -> None:
         self._slots = slots
-        self._decays = (settings.fast, settings.slow)
-        self._weight = settings.weight
-        self._right = [[rate * settings.weight for rate in slots.priors] for _ in self._decays]
-        self._wrong = [[(1.0 - rate) * settings.weight for rate in slots.priors] for _ in self._decays]
-        self._seen = [False] * slots.count
-        self.rates = list(slots.priors)
+        self._settings = settings
+        fast = slow = self.rates = list(slots.priors)
+        self._known = 0
+        if start is not None:
+            fast = _shares(start._fast_right, start._fast_wrong)
+            slow = _shares(start._slow_right, start._slow_wrong)
+            self.rates, self._known = list(start.rates), start._known
+        self._fast_right, self._fast_wrong = _counts(fast, settings.weight)
+        self._slow_right, self._slow_wrong = _counts(slow, settings.weight)
+        self._last = [now] * slots.count
 
-    def start_from(self, other: Counters) -> None:
-        """Take over another's rates, with the weight of a start."""
-        for mine, theirs, opposite in (
-            (self._right, other._right, other._wrong),
-            (self._wrong, other._wrong, other._right),
-        ):
-            for number in range(len(self._decays)):
-                pairs = zip(theirs[number], opposite[number], strict=True)
-                mine[number] = [self._weight * count / (count + against) for count, against in pairs]
-        self._seen = list(other._seen)
-        self.rates = list(other.rates)
+    def add(self, counts: Mapping[int, tuple[float, float]]) -> None:
+        """Right and wrong proposals by slot; the older ones fade by as many steps as there are new ones."""
+        fast_right, fast_wrong, slow_right, slow_wrong = (
+            self._fast_right,
+            self._fast_wrong,
+            self._slow_right,
+            self._slow_wrong,
+        )
+        for slot, (right, wrong) in counts.items():
+            fast, slow = self._settings.fast ** (right + wrong), self._settings.slow ** (right + wrong)
+            fast_right[slot] = a = fast_right[slot] * fast + right
+            fast_wrong[slot] = b = fast_wrong[slot] * fast + wrong
+            slow_right[slot] = c = slow_right[slot] * slow + right
+            slow_wrong[slot] = d = slow_wrong[slot] * slow + wrong
+            self.rates[slot] = (a / (a + b) + c / (c + d)) / 2
+        self._pass_on(counts)
 
-    def scale(self, factor: float) -> None:
-        for counts in (*self._right, *self._wrong):
-            counts[:] = [c * factor for c in counts]
+    def _pass_on(self, changed: Iterable[int]) -> None:
+        """A place never observed takes the rate of the one before it. Places are observed from the first on."""
+        depth = self._slots.depth
+        self._known = max(self._known, *(slot + 1 for slot in changed if slot < depth), 0)
+        if 0 < self._known < depth:
+            self.rates[self._known : depth] = [self.rates[self._known - 1]] * (depth - self._known)
 
-    def add(self, slot: int, right: float, wrong: float) -> None:
-        """Observations in one slot: the older ones fade by as many steps."""
-        total = right + wrong
-        for decay, rights, wrongs in zip(self._decays, self._right, self._wrong, strict=True):
-            kept = decay**total
-            rights[slot] = rights[slot] * kept + right
-            wrongs[slot] = wrongs[slot] * kept + wrong
-        self._seen[slot] = True
+    def catch_up(self, slots: Iterable[int], group: Counters, now: int) -> None:
+        """Make the drift of these slots towards the group part of the counts; they are observed at decision ``now``."""
+        for slot in slots:
+            age, self._last[slot] = now - self._last[slot] - 1, now
+            if age > 0:
+                kept = (1.0 - self._settings.drift) ** age
+                fast = _share(group._fast_right, group._fast_wrong, slot)
+                slow = _share(group._slow_right, group._slow_wrong, slot)
+                _drift(self._fast_right, self._fast_wrong, slot, fast, kept)
+                _drift(self._slow_right, self._slow_wrong, slot, slow, kept)
 
-    def settle(self, changed: Iterable[int]) -> None:
-        """Bring the rates of ``changed`` slots up to date; a place never observed takes the rate of the one before."""
-        for slot in changed:
-            pairs = zip(self._right, self._wrong, strict=True)
-            self.rates[slot] = sum(right[slot] / (right[slot] + wrong[slot]) for right, wrong in pairs) / 2
-        for place in range(1, self._slots.depth):
-            if not self._seen[place]:
-                self.rates[place] = self.rates[place - 1]
-
-    def chances(self, match: int, most: int) -> list[float]:
-        """Chance that the first j proposals are all right, for j = 1 .. ``most``."""
+    def chances(self, match: int, most: int, group: Counters, now: int) -> list[float]:
+        """Chance that the first j proposals are all right, for j = 1 .. ``most``, at decision ``now``."""
         found: list[float] = []
-        chance = 1.0
+        chance, keep = 1.0, 1.0 - self._settings.drift
+        rates, theirs, last = self.rates, group.rates, self._last
         for slot in self._slots.of(match)[:most]:
-            chance *= self.rates[slot]
+            age = now - last[slot] - 1
+            if age <= 0:
+                chance *= rates[slot]
+            else:
+                chance *= theirs[slot] + (rates[slot] - theirs[slot]) * keep**age
             found.append(chance)
         return found
 
 
-def tally(entry: Evidence, slots: Slots) -> dict[int, list[float]]:
+def _share(rights: Sequence[float], wrongs: Sequence[float], slot: int) -> float:
+    return rights[slot] / (rights[slot] + wrongs[slot])
+
+
+def _shares(rights: Sequence[float], wrongs: Sequence[float]) -> list[float]:
+    return [right / (right + wrong) for right, wrong in zip(rights, wrongs, strict=True)]
+
+
+def _counts(rates: Sequence[float], weight: float) -> tuple[list[float], list[float]]:
+    return [rate * weight for rate in rates], [(1.0 - rate) * weight for rate in rates]
+
+
+def _drift(rights: list[float], wrongs: list[float], slot: int, towards: float, kept: float) -> None:
+    """Move one slot's rate ``towards`` another until ``kept`` of the distance is left. The weight stays."""
+    total = rights[slot] + wrongs[slot]
+    rate = towards + (rights[slot] / total - towards) * kept
+    rights[slot], wrongs[slot] = rate * total, (1.0 - rate) * total
+
+
+def tally(entry: Evidence, slots: Slots) -> dict[int, tuple[float, float]]:
     """Right and wrong proposals of one entry by slot (spec 11.3); those behind a wrong one were not tested."""
-    found: dict[int, list[float]] = {}
-    filed: Sequence[int] = slots.of(entry.match)[: min(entry.drafted, entry.accepted + 1)]
-    for place, slot in enumerate(filed):
-        counts = found.setdefault(slot, [0.0, 0.0])
-        counts[0 if place < entry.accepted else 1] += 1.0
+    found: dict[int, tuple[float, float]] = {}
+    filed = slots.of(entry.match)
+    accepted = entry.accepted
+    for slot in filed[:accepted]:
+        right, wrong = found.get(slot, (0.0, 0.0))
+        found[slot] = (right + 1.0, wrong)
+    if accepted < min(entry.drafted, len(filed)):
+        right, wrong = found.get(filed[accepted], (0.0, 0.0))
+        found[filed[accepted]] = (right, wrong + 1.0)
     return found

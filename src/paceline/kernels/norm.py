@@ -29,12 +29,13 @@ class RMSNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[..., D] -> [..., D] in the dtype of x."""
-        if self.doubled:
+        if self.doubled and x.device.type == "cpu":
             # the mean of (x, -x) is zero and its variance that of RMSNorm, so one fused layer norm does all of it
             out = F.layer_norm(torch.cat((x, -x), -1), (2 * self.width,), self.weight, None, self.eps)
             return out[..., : self.width].contiguous()
-        normed = F.rms_norm(x.to(self.weight.dtype), (self.width,), None, self.eps)
-        return normed.mul_(self.weight).to(x.dtype)
+        weight = self.weight[: self.width] if self.doubled else self.weight
+        normed = F.rms_norm(x.to(weight.dtype), (self.width,), None, self.eps)
+        return normed.mul_(weight).to(x.dtype)
 
 
 @lru_cache(maxsize=64)

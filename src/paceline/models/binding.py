@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,8 @@ from ..kernels.linear import Linear
 from .assembly import Assembler, WeightSource
 from .batches import WIDE_QUERIES, join_results, split_wide
 from .config import DecoderConfig, decoder_config
-from .graph import DecoderGraph
+from .fused import Graph, fused
+from .graph import Component
 
 __all__ = ["Artifact", "Promises", "TargetBinding", "load_target", "resolve_device", "resolve_dtype"]
 
@@ -59,9 +60,7 @@ class TargetBinding:
     tail_split = False
     records = 2
 
-    def __init__(
-        self, graph: DecoderGraph, dtype: str, weight_bytes: int, promises: Promises, max_model_len: int
-    ) -> None:
+    def __init__(self, graph: Graph, dtype: str, weight_bytes: int, promises: Promises, max_model_len: int) -> None:
         config = graph.config
         self.max_model_len = max_model_len
         self.config = config
@@ -87,8 +86,8 @@ class TargetBinding:
         if store.dtype != self.kv_dtype:
             raise ValueError(f"the KV store holds {store.dtype}, this model needs {self.kv_dtype}")
         self._block_size = store.block_size
-        for index, layer in enumerate(self._graph.layers, first_layer):
-            layer.attention.inner.attach(store.keys(index), store.values(index))
+        for number in range(self.num_layers):
+            self._graph.attach(number, store.keys(first_layer + number), store.values(first_layer + number))
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, taps: Sequence[int] = ()) -> ForwardResult:
@@ -103,6 +102,10 @@ class TargetBinding:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """LM head: [M, H] -> [M, V], float32 (float64 for a float64 target)."""
         return self._graph.logits(hidden)
+
+    def components(self) -> Iterator[Component]:
+        """Parts of the graph that a profile may tell apart."""
+        return self._graph.components()
 
     def supports_taps(self, layers: Iterable[int]) -> bool:
         """Whether every layer can be tapped: -1 (embedding) and 0 .. L-1 (output of that layer)."""
@@ -140,9 +143,13 @@ def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int 
         graph = assembler.graph(length)
     if not torch.isfinite(graph.embedding[0]).all():
         raise ModelError(artifact.identity, "the embedding holds values that are not finite; the checkpoint is damaged")
+    with torch.inference_mode():
+        on_device = fused(graph, chosen, length)
+    if on_device is not None:
+        return TargetBinding(on_device.graph, chosen, on_device.graph.nbytes, Promises(*on_device.invariant), length)
     promises = _promises(config, assembler.linears, graph.head, place, chosen)
     release_freed_memory()
-    return TargetBinding(graph, chosen, assembler.nbytes, promises, max_model_len or config.max_len)
+    return TargetBinding(graph, chosen, assembler.nbytes, promises, length)
 
 
 def _normed_shapes(config: DecoderConfig) -> list[tuple[int, int | None]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -17,6 +18,14 @@ from .layers import DecoderLayer, Step
 
 HEAD_TILE = 32
 """Rows of one LM head product: one tile shape for any number of rows keeps them independent of each other."""
+
+
+class Component(NamedTuple):
+    """A part of a graph by name: ``owner`` calls what its ``attribute`` holds."""
+
+    name: str
+    owner: object
+    attribute: str
 
 
 @dataclass
@@ -50,6 +59,23 @@ class DecoderGraph:
                 kept[index] = x
         context = torch.cat([kept[tap] for tap in taps], -1) if taps else None
         return ForwardResult(self.norm(x), context)
+
+    def components(self) -> Iterator[Component]:
+        """The parts that a profile may tell apart, those that contain others before them."""
+        for index, layer in enumerate(self.layers):
+            attention, feed_forward = layer.attention.inner, layer.feed_forward.inner
+            yield Component(f"layers.{index}.attention", layer.attention, "inner")
+            yield Component(f"layers.{index}.attention.qkv", attention, "qkv")
+            yield Component(f"layers.{index}.attention.out", attention, "out")
+            yield Component(f"layers.{index}.feed_forward", layer.feed_forward, "inner")
+            yield Component(f"layers.{index}.feed_forward.gate_up", feed_forward, "gate_up")
+            yield Component(f"layers.{index}.feed_forward.down", feed_forward, "down")
+        yield Component("norm", self, "norm")
+        yield Component("head", self, "head")
+
+    def attach(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Keep keys and values [slots, kv_heads, D] of layer ``number`` in the given memory."""
+        self.layers[number].attention.inner.attach(keys, values)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[N] -> [N, H], with the family's multiplier (rounded to the number format, as the checkpoints expect)."""

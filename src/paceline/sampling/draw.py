@@ -5,10 +5,12 @@ Knows no history, window or request. A row's token depends on that row's logits,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
+from ..kernels.draws import DrawColumns, available, draw_rows
 from .chains import permitted_rows, toned
 from .host import draw_host
 from .noise import INVERSE_CDF, gumbel, philox, philox_range, uniform
@@ -29,6 +31,8 @@ class Draws(NamedTuple):
 
 def draw(logits: torch.Tensor, params: DrawParams) -> Draws:
     """Draw one token per row of ``logits`` [M, V] (-inf = banned id). Ties go to the lowest id."""
+    if _fits_kernels(logits, params):
+        return Draws(*_by_kernels(logits, None, params))
     return _draw(logits, None, params)
 
 
@@ -38,7 +42,48 @@ def draw_subset(logits: torch.Tensor, ids: torch.Tensor, params: DrawParams) -> 
     Returns full ids [M] int64: what :func:`draw` gives when all other ids are banned. A bad row gets ``ids[0]``. Rows
     with a curve, HLG or XTC are not reproducible on a subset: they draw with their temperature only (spec 13.10).
     """
-    return ids[_draw(logits, ids, params.on_subset()).tokens]
+    params = params.on_subset()
+    if _fits_kernels(logits, params):
+        return _by_kernels(logits, ids, params)[0]
+    return ids[_draw(logits, ids, params).tokens]
+
+
+def draw_indexed(
+    logits: torch.Tensor,
+    params: DrawParams,
+    index: torch.Tensor,
+    *,
+    width: int = 1,
+    offset: int = 0,
+    ids: torch.Tensor | None = None,
+) -> Draws:
+    """:func:`draw`, or with ``ids`` :func:`draw_subset`, for windows of the rows ``index`` [B] int64 of ``params``:
+    logits [B * width, N], place p of a window drawn at ``step + offset + p``. ``tokens`` are full ids; a bad row's is
+    the first. On CUDA no parameter is copied."""
+    if _fits_kernels(logits, params):
+        return Draws(*_by_kernels(logits, ids, params, (index, width, offset)))
+    names = ("temperature", "top_k", "top_p", "min_p", "seed")
+    gathered = {name: getattr(params, name)[index] for name in names}
+    params = replace(params, step=params.step[index] + offset, **gathered).window(width)
+    if ids is None:
+        return draw(logits, params)
+    places, bad = _draw(logits, ids, params.on_subset())
+    return Draws(ids[places], bad)
+
+
+def _fits_kernels(logits: torch.Tensor, params: DrawParams) -> bool:
+    return available(logits) and params.chains is None and params.coupling == "gumbel"
+
+
+def _by_kernels(
+    logits: torch.Tensor,
+    ids: torch.Tensor | None,
+    params: DrawParams,
+    placed: tuple[torch.Tensor | None, int, int] = (None, 1, 0),
+) -> tuple[torch.Tensor, torch.Tensor]:
+    names = ("temperature", "top_k", "top_p", "min_p", "seed", "step")
+    columns = DrawColumns(*(getattr(params, name) for name in names), *placed)
+    return draw_rows(logits.detach(), columns, ids, greedy=params.all_greedy, filtered=params.any_filter)
 
 
 def _draw(logits: torch.Tensor, ids: torch.Tensor | None, params: DrawParams) -> Draws:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...core.errors import ConfigError
 from ..artifact import LoadedDraft, LoadRequest
 from ..base import Constraints, DraftRows, DrawPort, TargetView, TokenDrafter
 
+if TYPE_CHECKING:
+    from ...cache.tables import RowTables
+
 DEFAULT_TOKENS, MOST_TOKENS = 6, 64
 DEFAULT_MAX, DEFAULT_MIN, WIDEST = 3, 1, 32
+#: Matches are not followed further back than this many tokens.
+LONGEST_MATCH = 24
 
 
 class NgramIndex:
@@ -20,6 +26,7 @@ class NgramIndex:
         self._latest = latest
         self._done = 0
         self._newest = -1
+        self.match = 0
 
     def update(self, tokens: Sequence[int]) -> None:
         """Add the n-grams that some token of ``tokens`` follows; starts over if the text is not the one known."""
@@ -45,19 +52,33 @@ class NgramIndex:
         self._newest = tokens[end - 1]
 
     def find(self, tokens: Sequence[int]) -> int | None:
-        """Place in ``tokens`` of what followed the longest known n-gram that ends the text."""
+        """Place in ``tokens`` of what followed the longest known n-gram that ends the text; ``match`` tells how many
+        tokens before it equal the newest ones, which may be more than were looked up."""
+        self.match = 0
         for n, places in self._places.items():
             if n < len(tokens):
                 place = places.get(tuple(tokens[len(tokens) - n :]))
                 if place is not None:
+                    self.match = _equal_before(tokens, place, n)
                     return place
         return None
+
+
+def _equal_before(tokens: Sequence[int], place: int, known: int) -> int:
+    """How many tokens before ``place`` equal the last ones, at least ``known``, at most :data:`LONGEST_MATCH`."""
+    last = len(tokens) - 1
+    for m in range(known, min(LONGEST_MATCH, place)):
+        if tokens[place - 1 - m] != tokens[last - m]:
+            return m
+    return max(known, min(LONGEST_MATCH, place))
 
 
 class NgramDrafter(TokenDrafter):
     """Looks up the last ``window_max`` down to ``window_min`` tokens, longest first.
 
     The leftmost occurrence is used, or the ``latest`` one. An id of ``eos_ids`` ends a proposal and is not part of it.
+    ``on_device``: look up in the history column of the row tables instead of in an index on the host (``None`` = where
+    the target runs on CUDA); the proposals are the same.
     """
 
     id = "ngram"
@@ -69,6 +90,7 @@ class NgramDrafter(TokenDrafter):
         *,
         latest: bool = False,
         eos_ids: Sequence[int] = (),
+        on_device: bool | None = None,
     ) -> None:
         if not 1 <= window_min <= window_max <= WIDEST:
             raise ConfigError(
@@ -80,11 +102,21 @@ class NgramDrafter(TokenDrafter):
         self.window_min = window_min
         self.latest = latest
         self.eos_ids = frozenset(eos_ids)
+        self.on_device = on_device
 
     def open(self, view: TargetView, draw: DrawPort, constraints: Constraints) -> DraftRows:
         eos_ids = self.eos_ids.union(view.eos_ids)
+        wanted = view.device.startswith("cuda") if self.on_device is None else self.on_device
+        if wanted and view.tables is not None:
+            return self._device_rows(view.tables, tuple(sorted(eos_ids)))
         bound = NgramDrafter(self.window_max, self.window_min, latest=self.latest, eos_ids=tuple(eos_ids))
         return TokenDrafter.open(bound, view, draw, constraints)
+
+    def _device_rows(self, tables: RowTables, eos_ids: tuple[int, ...]) -> DraftRows:
+        from ...kernels.lookup import LookupRule
+        from ._ngram_rows import DeviceLookupRows
+
+        return DeviceLookupRows(tables, LookupRule(self.window_max, self.window_min, self.latest, eos_ids))
 
     def new_state(self, prompt: Sequence[int]) -> NgramIndex:
         index = NgramIndex(range(self.window_max, self.window_min - 1, -1), self.latest)
@@ -100,6 +132,10 @@ class NgramDrafter(TokenDrafter):
         if self.eos_ids.isdisjoint(copied):
             return copied
         return copied[: next(i for i, token in enumerate(copied) if token in self.eos_ids)]
+
+    def matched(self, state: NgramIndex) -> int:
+        """One token found again says little; longer matches count as one sound occurrence."""
+        return state.match if state.match < 2 else state.match + 1
 
 
 def load(request: LoadRequest) -> LoadedDraft:
