@@ -45,6 +45,9 @@ KIND_EXCEPTIONS = {
 KIND_TABLES = {"testing/grid.py": "the equality grid declares its cells by name"}
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_CLASS_LINES, MAX_PARAMETERS = 400, 60, 250, 7
+#: A device kernel is one function by nature, and takes pointers and constants one by one: it is launched by a function
+#: that obeys the limits.
+MAX_KERNEL_LINES = 120
 #: Facade functions whose keywords are their documented interface; the reason is the docstring they carry.
 PARAMETER_EXCEPTIONS: frozenset[str] = frozenset()
 
@@ -190,12 +193,21 @@ def size_violations(sources: Mapping[str, str]) -> list[str]:
                 if length >= MAX_CLASS_LINES:
                     found.append(f"{path}:{node.lineno} class {name}: {length} lines")
                 continue
+            if _is_kernel(node):
+                if length >= MAX_KERNEL_LINES:
+                    found.append(f"{path}:{node.lineno} kernel {name}: {length} lines")
+                continue
             if length >= MAX_FUNCTION_LINES:
                 found.append(f"{path}:{node.lineno} {name}: {length} lines")
             count = _parameters(node, in_class)
             if count > MAX_PARAMETERS and f"{path}:{name}" not in PARAMETER_EXCEPTIONS:
                 found.append(f"{path}:{node.lineno} {name}: {count} parameters")
     return found
+
+
+def _is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether Triton, or its lower level Gluon, compiles the function."""
+    return any(name in ast.unparse(decorator) for name in ("triton.jit", "gluon.jit") for decorator in node.decorator_list)
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -82,7 +82,7 @@ def test_a_picture_without_matplotlib_is_refused_by_name(monkeypatch: pytest.Mon
 
 def test_a_picture_is_drawn_from_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     canvas = _Canvas()
-    monkeypatch.setattr(plot, "_figure_class", lambda: lambda **size: canvas)
+    monkeypatch.setattr(plot, "figure_class", lambda: lambda **size: canvas)
     plot.draw(measurement(), tmp_path / "speeds.png")
     left, right = canvas.axes
     assert sum(len(values) for _, values in left.bars) == 8

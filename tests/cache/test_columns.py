@@ -155,3 +155,34 @@ def test_draws_are_appended_behind_the_pending_token_without_touching_other_rows
     second[CONTEXT - 2 :] = torch.tensor([4, 5])
     assert tables.history[0, :CONTEXT].tolist() == first.tolist()
     assert tables.history[1, :CONTEXT].tolist() == second.tolist()
+
+
+def test_the_padding_row_is_nobodys(tables: RowTables) -> None:
+    padding = tables.take_padding()
+    assert padding == 2
+    assert tables.free_indices == 2
+    assert (column(tables, "pending", padding), column(tables, "live", padding)) == (0, False)
+    assert [tables.acquire_index(), tables.acquire_index(), tables.acquire_index()] == [0, 1, None]
+    tables.check_integrity()
+    with pytest.raises(IntegrityError, match="no index is left"):
+        tables.take_padding()
+
+
+def test_a_batch_filled_up_with_the_padding_row_changes_nothing(tables: RowTables) -> None:
+    """Whatever a round does with it: its writes go to scratch, its columns stay."""
+    padding = tables.take_padding()
+    index = torch.full((3,), padding)
+    before = {name: getattr(tables, name).clone() for name in ("pending", "length", "step", "remaining", "live")}
+    batch = tables.device_batch(index, torch.zeros(3, 4, dtype=torch.int64), torch.ones(3, dtype=torch.int64))
+    assert set((batch.slots["full"] // tables.block_size).tolist()) == {0}
+    tables.append_draws(index, torch.full((3, 4), 9), torch.zeros(3, dtype=torch.int64))
+    assert all(torch.equal(getattr(tables, name), value) for name, value in before.items())
+    assert int(tables.history[:, :CONTEXT].sum()) == 0
+
+
+def test_refresh_brings_every_table_up_to_date(tables: RowTables) -> None:
+    index = tables.acquire_index()
+    assert index == 0
+    tables.reserve(index, 9)
+    tables.refresh()
+    assert tables._tables["full"]._device[0, :3].tolist() == tables.blocks(0, "full")

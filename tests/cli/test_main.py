@@ -46,6 +46,16 @@ def test_the_summary_adds_up_over_requests() -> None:
     assert proposals == "[accepted 3 of 5 proposals (60%); by position 67% 50%]"
 
 
+def test_time_saved_is_told_where_costs_are_known() -> None:
+    gained, lost = SpecStats(time_saved_ms=1700.0), SpecStats(time_saved_ms=-450.0)
+    outputs = [_output(3, 1.0, gained), _output(3, 1.0, lost), _output(3, 1.0, SpecStats())]
+    assert totals(outputs)["time_saved_ms"] == 1250.0
+    assert "saved, about 1.25 s less than plain)" in summary_lines(outputs)[0]
+    assert "about 0.45 s more than plain" in summary_lines(outputs[1:2])[0]
+    assert "about" not in summary_lines(outputs[2:])[0]
+    assert "about" not in summary_lines([_output(3, 1.0, SpecStats(time_saved_ms=0.2))])[0]
+
+
 def test_without_speculation_the_summary_is_one_line() -> None:
     assert len(summary_lines([_output(3, 1.0, SpecStats())])) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,11 @@ def test_options_go_by_their_fields_and_their_flags() -> None:
     assert set(option_names().values()) == {option.name for option in fields(SamplingParams)}
     with pytest.raises(RequestError, match="tempratur: unknown option; did you mean 'temperature'"):
         option_name("tempratur")
+
+
+def test_a_prediction_is_read_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "answer.txt"
+    path.write_text("most of it\n", "utf-8")
+    assert _options(prediction=str(path)) == {"prediction": "most of it\n"}
+    with pytest.raises(RequestError, match="--prediction: .* cannot be read"):
+        _options(prediction=str(tmp_path / "missing.txt"))

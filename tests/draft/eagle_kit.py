@@ -20,7 +20,8 @@ from paceline.core.request import Request, SamplingParams
 from paceline.core.row import Row
 from paceline.draft.base import TargetView
 from paceline.draft.kinds._eagle_layer import Eagle3Shape, Eagle3Weights
-from paceline.draft.kinds._eagle_rows import GROUP, Attachment, Eagle3Rows
+from paceline.draft.kinds._eagle_places import GROUP
+from paceline.draft.kinds._eagle_rows import Attachment, Eagle3Rows
 from paceline.draft.kinds.eagle3 import Eagle3Drafter, random_eagle3
 from paceline.engine.device_columns import advance_columns
 from paceline.engine.draws import RowSampler

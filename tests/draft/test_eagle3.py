@@ -11,8 +11,9 @@ from tests.draft.kit import NoPort
 
 from paceline.core.errors import DraftError
 from paceline.draft.base import TargetView
-from paceline.draft.kinds import _eagle_rows as rows_module
-from paceline.draft.kinds._eagle_rows import GROUP, TAP_RING, Eagle3Rows, TapRing
+from paceline.draft.kinds import _eagle_places as places_module
+from paceline.draft.kinds._eagle_places import GROUP, TAP_RING, TapRing
+from paceline.draft.kinds._eagle_rows import Eagle3Rows
 from paceline.draft.kinds.eagle3 import default_taps, random_eagle3
 from paceline.engine.build import target_view
 from paceline.testing.conformance import Coverage, check_provider
@@ -83,7 +84,7 @@ MIXED = [
 
 def no_first_place(monkeypatch):
     """Slot 0, which holds no pair, is seen."""
-    monkeypatch.setattr(rows_module, "ShiftedReads", lambda t, b, first, *rest: _reads(t, b, first * 0, *rest))
+    monkeypatch.setattr(places_module, "ShiftedReads", lambda t, b, first, *rest: _reads(t, b, first * 0, *rest))
 
 
 def _reads(*fields):
@@ -107,7 +108,7 @@ def untrue_pairs_stay(monkeypatch):
 
     def chain(self, index, depths, depth, draw):
         draft = inner(self, index, depths, depth, draw)
-        self._covered[index] += torch.where(depths > 0, depths, 1) - 1
+        self._placer.coverage.covered[index] += torch.where(depths > 0, depths, 1) - 1
         return draft
 
     monkeypatch.setattr(Eagle3Rows, "_chain", chain)
@@ -171,9 +172,9 @@ def test_rows_that_are_not_live_draft_nothing_and_keep_nothing():
 
 
 def test_the_head_lists_ids_ascending_with_the_end_ids_among_them():
-    ids = drafter().layer.weights.ids.tolist()
+    ids = drafter().layer.ids.tolist()
     assert len(ids) == SHAPE.listed and ids == sorted(set(ids)) and set(VIEW.eos_ids) <= set(ids)
-    assert random_eagle3(VIEW, listed=VIEW.vocab_size).layer.weights.ids is None
+    assert random_eagle3(VIEW, listed=VIEW.vocab_size).layer.ids is None
 
 
 def test_a_shared_embedding_is_not_counted_and_equal_seeds_give_equal_weights():
@@ -181,7 +182,7 @@ def test_a_shared_embedding_is_not_counted_and_equal_seeds_give_equal_weights():
     assert torch.equal(own.layer.weights.qkv.weight, again.layer.weights.qkv.weight)
     table = torch.zeros(VIEW.vocab_size, SHAPE.hidden, dtype=torch.float64)
     shared = random_eagle3(VIEW, SHAPE, seed=5, embedding=table)
-    assert shared.layer.weights.embedding is table
+    assert shared.layer.embedding is table
     assert own.weight_bytes - shared.weight_bytes == table.nbytes
 
 

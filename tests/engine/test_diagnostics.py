@@ -58,7 +58,7 @@ def test_timed_phases_change_no_token(looks: dict[str, bool], cache: Path) -> No
 def test_a_shared_round_is_charged_to_each_of_its_rows(cache: Path) -> None:
     outputs, stats = run(spec_adaptive=False, phase_timing=True)
     charged = sum((output.metrics.speculative_decoding.phase_ms or {})["verify"] for output in outputs)
-    assert charged > 1.2 * stats.phase_ms["verify"]
+    assert charged > stats.phase_ms["verify"]
 
 
 def test_time_saved_is_estimated_where_costs_were_measured(cache: Path) -> None:

@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m paceline.bench.adaptive", description=__doc__)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--method", default="suffix")
+    parser.add_argument("--method", default="auto")
     parser.add_argument("--depths", type=int, nargs="*", default=[2, 4, 8, 16])
     parser.add_argument("--workloads", nargs="*", default=list(MIXED))
     parser.add_argument("--limit", type=int, default=3, help="prompts per workload")

@@ -1,6 +1,6 @@
-"""Records acceptance traces from a real model: plain outputs first, then what each model-free drafter would have proposed.
+"""Records acceptance traces from a real model: plain outputs, then what each model-free drafter would have proposed.
 
-``python -m paceline.bench.record --out DIR`` writes one file per drafter. What is kept are counts, no text and no tokens.
+``python -m paceline.bench.record --out DIR`` writes one file per drafter: counts only, no text and no tokens.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -128,7 +129,7 @@ def _familiarity(output: Output) -> list[float]:
     """Per token of the output: 0.90, 0.74 or 0.52 (see :func:`synthesize`)."""
     text = [*output.prompt_ids, *output.ids]
     first = len(output.prompt_ids)
-    singles, pairs = set(text[:first]), set(zip(text[:first], text[1:first], strict=False))
+    singles, pairs = set(text[:first]), set(pairwise(text[:first]))
     found = []
     for place in range(first, len(text)):
         pair = (text[place - 1], text[place])

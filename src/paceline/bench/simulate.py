@@ -1,4 +1,4 @@
-"""Replays acceptance traces against a cost table: fixed depths, the adaptive gate, and an oracle. Pure Python, no model.
+"""Replays acceptance traces against a cost table: fixed depths, the adaptive gate, and an oracle. No model, no torch.
 
 Speed-ups are seconds of plain decoding over seconds of the policy, both by the cost table.
 """
@@ -12,6 +12,7 @@ from typing import Protocol
 from ..core.costs import CostTable
 from ..core.ports import Evidence, Gate, GateRow
 from ..engine.shadow import ShadowProbes
+from ..gate.adaptive import CONTEXT_BUCKET
 from ..gate.decision import RoundCosts, choose
 from .trace import Trace
 
@@ -60,6 +61,22 @@ class Play:
         return GateRow(self.index, self.cap, self.remaining, self.context, self.match)
 
 
+class CostBook:
+    """Costs of the rounds of a replay; contexts are taken together in buckets, as the gate does."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self.table = costs
+        self._rounds: dict[tuple[int, int], RoundCosts] = {}
+
+    def of(self, plays: Sequence[Play]) -> RoundCosts:
+        bucket = sum(play.context for play in plays) // len(plays) // CONTEXT_BUCKET
+        key = (len(plays), bucket)
+        if key not in self._rounds:
+            middle = bucket * CONTEXT_BUCKET + CONTEXT_BUCKET // 2
+            self._rounds[key] = RoundCosts(self.table, len(plays), middle)
+        return self._rounds[key]
+
+
 class Policy(Protocol):
     """Chooses depths and may learn from what a round showed."""
 
@@ -100,14 +117,13 @@ class FixedDepth:
 class Oracle(FixedDepth):
     """Knows how many proposals are right and takes the depths of most tokens per second, round by round."""
 
-    def __init__(self, costs: CostTable) -> None:
+    def __init__(self, costs: CostBook) -> None:
         super().__init__(0)
         self._costs = costs
 
     def depths(self, plays: Sequence[Play]) -> list[int]:
-        context = sum(play.context for play in plays) // len(plays)
         certain = [[1.0] * min(play.accepted, play.remaining - 1) for play in plays]
-        return choose(certain, RoundCosts(self._costs, len(plays), context)).depths
+        return choose(certain, self._costs.of(plays)).depths
 
 
 class Gated:
@@ -130,7 +146,7 @@ class Gated:
         self._previewed = 0
         if self._gate.probing and not self._free and not self._probes.outstanding:
             self._previewed = max(depths)
-            for play, depth in zip(plays, depths, strict=True):
+            for play in plays:
                 self._probes.start([play.index], [play.proposals()[: min(self._previewed, play.cap)]])
             depths = [0] * len(plays)
         return depths
@@ -158,7 +174,7 @@ class Gated:
 
 @dataclass(frozen=True)
 class Run:
-    """What one policy did: ``seconds`` by the cost table, ``plain_seconds`` of the same tokens without proposals."""
+    """What one policy did: ``seconds`` by the cost table, ``proposed`` and ``accepted`` tokens of its windows."""
 
     tokens: int
     rounds: int
@@ -167,7 +183,7 @@ class Run:
     accepted: int
 
 
-def replay(traces: Sequence[Trace], costs: CostTable, policy: Policy, batch: int) -> Run:
+def replay(traces: Sequence[Trace], costs: CostBook, policy: Policy, batch: int) -> Run:
     """Decode the traces in order, ``batch`` at a time; a request that ends makes room for the next."""
     waiting = iter(traces)
     plays: list[Play] = []
@@ -203,8 +219,9 @@ def _admit(waiting: Iterator[Trace], plays: list[Play], free_rows: list[int], po
         policy.join(play)
 
 
-def _cost(costs: CostTable, plays: Sequence[Play], depths: Sequence[int], draft_depth: int) -> float:
-    rows = len(plays)
-    context = sum(play.context for play in plays) / rows
-    drafting = sum(depth > 0 for depth in depths) or rows
-    return costs.verify(rows, rows + sum(depths), context) + costs.draft(drafting, draft_depth, context)
+def _cost(costs: CostBook, plays: Sequence[Play], depths: Sequence[int], draft_depth: int) -> float:
+    """A round's seconds. A preview, which proposes nothing, is drafted for every row."""
+    found, proposals = costs.of(plays), sum(depths)
+    drafting = sum(depth > 0 for depth in depths) or len(plays)
+    draft = found.drafts(draft_depth)[drafting] if draft_depth else 0.0
+    return found.verify(proposals)[proposals] + draft

@@ -23,8 +23,8 @@ class Trace:
     """One request. Entry t of ``proposed``, ``accepted`` and ``match`` tells of the proposals after t + 1 tokens of the
     output: their number, how many first ones were right, and the match they rest on (0 = not known).
 
-    ``depth``: most proposals asked for. ``free``: they came without a model forward. ``synthetic``: drawn by a rule, not
-    recorded from a drafter. The output has ``tokens`` tokens, one more than there are entries.
+    ``depth``: most proposals asked for. ``free``: they came without a model forward. ``synthetic``: drawn by a rule,
+    not recorded from a drafter. The output has ``tokens`` tokens, one more than there are entries.
     """
 
     workload: str

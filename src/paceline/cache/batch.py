@@ -16,6 +16,7 @@ import torch
 
 from ..core.batch import ForwardBatch
 from ..core.errors import IntegrityError
+from .uploads import sent
 
 if TYPE_CHECKING:
     from .block_table import BlockTable
@@ -66,9 +67,7 @@ def build_forward_batch(
         table.flat.take(entries, out=slots, mode="clip")  # "raise" would buffer
         slots *= block_size
         slots += offsets
-    flat = torch.from_numpy(packed)
-    if device.type != "cpu":
-        flat = flat.to(device, non_blocking=True)
+    flat = sent(torch.from_numpy(packed), device)
     parts = torch.split(flat, [total] * (2 + len(tables)) + [rows])
     longest = max(context + length for context, length in zip(layout.contexts, lens, strict=True))
     depth = -(-longest // block_size)

@@ -14,6 +14,7 @@ import torch
 from ..core.errors import IntegrityError
 from .groups import BlockGroupSpec
 from .pool import SCRATCH_BLOCK, BlockPool
+from .uploads import sent
 
 
 class BlockTable:
@@ -44,15 +45,10 @@ class BlockTable:
         """The tables [R, width] int64 on the device, up to date with the host: changes are queued, not waited for."""
         if self._dirty:
             changed = sorted(self._dirty)
-            places = self._sent(torch.tensor(changed))
-            self._device[places] = self._sent(torch.from_numpy(self.host[changed]))
+            places = sent(torch.tensor(changed), self._device.device)
+            self._device[places] = sent(torch.from_numpy(self.host[changed]), self._device.device)
             self._dirty.clear()
         return self._device
-
-    def _sent(self, values: torch.Tensor) -> torch.Tensor:
-        """``values`` on the device. Copies from pinned memory are queued; others would wait for the device."""
-        device = self._device.device
-        return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
     def held(self, index: int) -> list[int]:
         """Blocks on which the row holds a reference."""

@@ -14,6 +14,7 @@ import torch
 from ..core.errors import IntegrityError
 from ..core.request import DEVICE_EOS_IDS
 from ..core.row import Row
+from .uploads import sent
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -188,7 +189,7 @@ class RowColumns:
         return column.numpy() if self._device_is_host() else column
 
     def _vector(self, values: Sequence[int], dtype: torch.dtype) -> Sequence[int] | torch.Tensor:
-        return values if self._device_is_host() else torch.tensor(values, dtype=dtype, device=self.device)
+        return values if self._device_is_host() else sent(torch.tensor(values, dtype=dtype), self.device)
 
     def _reset(self, index: int) -> None:
         for name, (_, initial) in _COLUMNS.items():

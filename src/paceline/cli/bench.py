@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import bench_calibrate, bench_prediction, bench_serve
+from . import bench_calibrate, bench_prediction, bench_serve, bench_simulate
 from .bench_gpu import GPU_FLAGS, measure_shape, refuse_without_shape
 from .bench_phases import PHASE_FLAGS, refuse_without_phases, show_phases
 from .options import CONFIG_FLAG, LIMITS, MODEL, OUTPUT, RUNTIME, SPECULATION, Flag, with_options
@@ -115,6 +115,9 @@ app.command("prediction", short_help="Predicted outputs: a recorded answer with 
 )
 app.command("serve", short_help="Load on OpenAI endpoints: latencies, goodput, acceptance; two or more compared.")(
     bench_serve.serve
+)
+app.command("simulate", short_help="Depth policies on recorded traces against cost tables; runs no model.")(
+    bench_simulate.simulate
 )
 
 

@@ -45,7 +45,7 @@ def asked_for(values: Mapping[str, Any]) -> Settings:
 
 
 def read_config(path: str) -> Settings:
-    """A YAML file of flat settings (or their aliases, with dashes or underscores), and sections ``sampling``, ``server``.
+    """A YAML file of flat settings (or their aliases, with dashes or underscores), sections ``sampling``, ``server``.
 
     Raises :class:`ConfigError` that names the file and the key for what is unknown, given twice or of a wrong type.
     """

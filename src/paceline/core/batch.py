@@ -106,8 +106,8 @@ class Draft:
 class RoundBatch:
     """The rows a drafter is asked to work for, in round order.
 
-    ``rows`` are the host rows, ``indices`` [B] int64 their table indices, ``depths`` the most proposals wanted per row
-    (0 = none for this row).
+    ``rows`` are the host rows, ``indices`` [B] int64 their table indices (on the host for drafters that look text up),
+    ``depths`` the most proposals wanted per row (0 = none for this row).
     """
 
     rows: Sequence[Row]

@@ -123,6 +123,10 @@ class Gate(Protocol):
 
     def next(self, rows: Sequence[GateRow]) -> list[int]: ...
 
+    def rates(self, index: int, match: int = 0) -> Sequence[float]:
+        """The row's rates of acceptance by place in the window, behind a match of ``match`` tokens (0 = not known)."""
+        ...
+
     def observe(self, entries: Sequence[Evidence]) -> None: ...
 
     def correct(self, costs: CostTable) -> None:

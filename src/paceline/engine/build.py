@@ -24,7 +24,7 @@ from ..gate.adaptive import AdaptiveGate
 from ..grammar.compiler import GrammarCompiler
 from .admission import Door
 from .binder import GroupBinding, bind_speculative_group
-from .calibration import CostSubject, costs_for
+from .calibration import CostSubject, costs_for, kept_costs
 from .capture import LauncherFactory
 from .draws import RowSampler
 from .engine import Engine
@@ -167,13 +167,14 @@ def _binding(
     sampler = RowSampler(parts.tables, runtime.draft_temperature, runtime.draft_filter, runtime.coupling)
     subject = CostSubject(parts, drafting.provider, drafting.depth, view, sampler, runtime.fill_span, launchers.probing)
     costs = _costs(config, subject, extras)
+    known = costs or (kept_costs(subject, extras.identity) if drafting.depth else None)
     tools = GroupTools(
         parts,
         sampler,
         stats,
         RamTier(runtime.preempt_ram_bytes),
         clock=phase_clock(runtime, parts.target, stats),
-        make_ledger=None if costs is None else partial(RoundLedger, costs, stats),
+        make_ledger=None if known is None else partial(RoundLedger, known, stats),
         make_launcher=launchers,
     )
     return GroupBinding(

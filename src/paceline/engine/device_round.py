@@ -7,7 +7,7 @@ Legend: B rows, K proposals at most, W = K + 1 window, F figures.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,7 +15,9 @@ from ..core.batch import Window
 from ..core.request import DEVICE_EOS_IDS
 from ..core.round import RowResult, Source
 from ..core.row import Row
+from ..kernels.windows import Offer
 from .device_columns import accept_round
+from .device_windows import round_windows
 from .drafting import DirectDrafter, GuardedDrafter
 from .draws import Flavor, RowSampler
 from .state import EngineParts
@@ -64,43 +66,25 @@ def device_round(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) 
     parts, sampler = machine.parts, machine.sampler
     tables, index = parts.tables, inputs.index
     sampler.flavor = shape.flavor
-    proposals, lengths = _proposals(machine, inputs, shape)
-    tokens = torch.cat([tables.pending[index].unsqueeze(1), proposals], dim=1)
-    # padding repeats the pending token: an id that exists, in a place that nobody reads
-    offsets = torch.arange(shape.depth + 1, device=index.device)
-    tokens = torch.where(offsets <= lengths.unsqueeze(1), tokens, tokens[:, :1])
-    batch = tables.device_batch(index, tokens, lengths + 1)
-    result = parts.target.forward(batch, machine.drafter.taps)
+    windows = round_windows(tables, _offer(machine, inputs, shape))
+    proposals, lengths = windows.proposals, windows.lengths
+    result = parts.target.forward(windows.batch, machine.drafter.taps)
     draws, bad = sampler.draw_device(parts.target.logits(result.hidden), index, shape.depth + 1)
     if parts.forced is not None:
         draws = parts.forced.apply(draws, proposals, lengths, (tables.seed[index], tables.step[index]))
     accepted = accept_round(tables, index, draws, proposals, lengths, bad)
-    machine.drafter.commit_device(index, Window(batch, result.for_drafter), accepted.accepted)
+    machine.drafter.commit_device(index, Window(windows.batch, result.for_drafter), accepted.accepted)
     return accepted.figures
 
 
-def _proposals(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Proposals [B, K] int64 and their lengths [B] int64: uploaded ones where there are any, else the drafter's."""
-    rows, depth, device = len(inputs.index), shape.depth, inputs.index.device
-    proposals = torch.zeros(rows, depth, dtype=torch.int64, device=device)
-    lengths = torch.zeros(rows, dtype=torch.int64, device=device)
-    if shape.drafts:
-        # the host may not have read yet how much of a row's budget is left
-        depths = torch.minimum(inputs.depths, machine.parts.tables.remaining[inputs.index])
-        draft = machine.drafter.draft_device(inputs.index, depths, shape.drafts)
-        if draft is not None:
-            drafted = draft.tokens.to(torch.int64)
-            vocabulary = machine.parts.target.vocab_size
-            legal = ((drafted >= 0) & (drafted < vocabulary)).long().cumprod(1).sum(1)
-            proposals[:, : shape.drafts] = drafted.clamp(0, vocabulary - 1)
-            lengths = torch.minimum(torch.minimum(draft.lengths.to(torch.int64), depths), legal)
-    if shape.given:
-        told = inputs.lengths > 0
-        uploaded = torch.zeros_like(proposals)
-        uploaded[:, : shape.given] = inputs.proposals
-        proposals = torch.where(told.unsqueeze(1), uploaded, proposals)
-        lengths = torch.where(told, inputs.lengths, lengths)
-    return proposals, lengths
+def _offer(machine: RoundMachine, inputs: RoundInputs, shape: RoundShape) -> Offer:
+    """What the rows may propose: uploaded proposals where there are any, else the drafter's."""
+    vocabulary = machine.parts.target.vocab_size
+    offer = Offer(inputs.index, shape.depth, vocabulary, inputs.depths, inputs.proposals, inputs.lengths)
+    if not shape.drafts:
+        return offer
+    draft = machine.drafter.draft_device(inputs.index, inputs.depths, shape.drafts)
+    return offer if draft is None else replace(offer, drafted=draft.tokens, drafted_lengths=draft.lengths)
 
 
 def unpack(row: Row, figures: Sequence[int], depth: int, source: Source = "draft") -> RowResult:

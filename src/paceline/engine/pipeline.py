@@ -74,6 +74,7 @@ class Pipeline:
             self.flush()
         rows = list(group.host.rows)
         if rows:
+            self._runner.clock.plan()
             plan = group.planner.plan(rows, None if self._flight is None else self._flight.names)
             if self._flight is not None and not (self._may_run_ahead(plan) and self._is_worth_it(rows)):
                 self.flush()

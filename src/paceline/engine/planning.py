@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 import torch
 
@@ -110,11 +112,16 @@ class Planner:
         """The next round. ``unread``: whether a round in flight names a row (``None`` = nothing is in flight)."""
         spans, in_flight = self._policy.spans, unread is not None
         started = [not in_flight and spans.started(row) for row in rows]
-        caps = [0 if span else self._cap(row, unread) for row, span in zip(rows, started, strict=True)]
+        caps = [self._cap(row, unread) for row in rows]
         found: Proposals | None = None
         if self._looks_up and not in_flight and any(caps):
             found = self._drafter.draft(self._batch(rows, caps))
             caps = [min(cap, len(tokens)) for cap, tokens in zip(caps, found.tokens, strict=True)]
+            started = [
+                span and not self._beats_span(row, cap, match, alone=len(rows) == 1)
+                for row, span, cap, match in zip(rows, started, caps, found.matches, strict=True)
+            ]
+        caps = [0 if span else cap for cap, span in zip(caps, started, strict=True)]
         depths = self._decide(rows, caps, started, found)
         plan = RoundPlan.plain(rows, depths)
         plan.room = [self._cap(row, unread) if row.request.grammar is not None else 0 for row in rows]
@@ -142,8 +149,8 @@ class Planner:
         return max(0, min(row.request.draft_cap, row.remaining - drawn))
 
     def _batch(self, rows: Sequence[Row], depths: Sequence[int]) -> RoundBatch:
-        indices = torch.tensor(indices_of(rows), dtype=torch.int64, device=self._parts.tables.device)
-        return RoundBatch(rows, indices, depths)
+        """For drafters that the host asks: their indices stay there too, an upload would wait for the device."""
+        return RoundBatch(rows, torch.tensor(indices_of(rows), dtype=torch.int64), depths)
 
     def _decide(
         self, rows: Sequence[Row], caps: Sequence[int], started: Sequence[bool], found: Proposals | None
@@ -158,6 +165,14 @@ class Planner:
                 for row, cap, match, spanned in zip(rows, caps, matches, started, strict=True)
             ]
         )
+
+    def _beats_span(self, row: Row, count: int, match: int, *, alone: bool) -> bool:
+        """Whether ``count`` proposals that were looked up are expected to bring more than the row's started span."""
+        gate = self._policy.gate
+        if gate is None or not count:
+            return False
+        expected: float = sum(accumulate(gate.rates(row.index, match)[:count], mul))
+        return expected > self._policy.spans.expected(row, count, alone=alone)
 
     def _take_found(self, plan: RoundPlan, found: Proposals) -> None:
         """Looked-up proposals within the depths; what is left out of a round is watched at no cost (spec 11.8)."""

@@ -51,13 +51,17 @@ class Alignment:
     def feed(self, ids: Sequence[int]) -> None:
         """The text went on with ``ids``; a source that is this text itself does not hold them yet, and gets them one by
         one."""
-        for read, token in enumerate(ids):
-            if self._follows(ids[read:]):
-                return
+        rest = list(ids)
+        while rest:
             if not self._beam:
-                self._since += len(ids) - read
+                self._since += len(rest)
                 return
-            self._read(token)
+            agreed = min(self._agreed(hypothesis.place, rest) for hypothesis in self._beam)
+            if agreed:
+                self._advance(agreed)
+            else:
+                self._read(rest[0])
+            del rest[: agreed or 1]
 
     def seek(self, text: Sequence[int]) -> None:
         """Look the end of ``text`` up in the whole source, unless the text is settled in it."""
@@ -72,18 +76,24 @@ class Alignment:
         run = self.source.bits(anchor.place - length, anchor.place) - _JUMP - log2(1 + len(self.source))
         self._keep([*self._beam, Hypothesis(run, anchor.place, run, False)])
 
-    def _follows(self, ids: Sequence[int]) -> bool:
-        """Step over ``ids`` at once if one hypothesis is left and agrees with all of them."""
-        if len(self._beam) != 1:
-            return False
+    def _agreed(self, place: int, ids: list[int]) -> int:
+        """How many leading ``ids`` follow at ``place``."""
+        tokens = self.source.tokens
+        if tokens[place : place + 1] != ids[:1]:
+            return 0
+        if tokens[place : place + len(ids)] == ids:
+            return len(ids)
+        count, end = 1, min(len(ids), len(tokens) - place)
+        while count < end and tokens[place + count] == ids[count]:
+            count += 1
+        return count
+
+    def _advance(self, count: int) -> None:
+        """All hypotheses agree with the next ``count`` ids. They gain the same, so their order stands."""
+        self._since += count
         place = self._beam[0].place
-        end = place + len(ids)
-        if self.source.tokens[place:end] != list(ids):
-            return False
-        run = self._beam[0].run + self.source.bits(place, end)
-        self._beam = [Hypothesis(0.0, end, run, False)]
-        self._since = 0 if run >= _SETTLED else self._since + len(ids)
-        return True
+        bits = self.source.bits(place, place + count)
+        self._settle([Hypothesis(h.score + bits, h.place + count, h.run + bits, False) for h in self._beam])
 
     def _read(self, token: int) -> None:
         """One id: hypotheses that expect it agree, the others are edited in every way that explains it."""
@@ -118,14 +128,19 @@ class Alignment:
         return [*found, Hypothesis(score + gain, at + 1, gain, False)]
 
     def _keep(self, found: list[Hypothesis]) -> None:
-        """The best few, one for each place; scores count from the best."""
+        """The best few, one for each place."""
         best: dict[int, Hypothesis] = {}
         for hypothesis in found:
             other = best.get(hypothesis.place)
             if other is None or hypothesis.score > other.score:
                 best[hypothesis.place] = hypothesis
         ranked = sorted(best.values(), reverse=True)[:_BEAM]
-        self._beam = [hypothesis for hypothesis in ranked if hypothesis.score > ranked[0].score - _BEHIND]
-        if len(self._beam) == 1 and self._beam[0].run >= _SETTLED:
+        self._settle([hypothesis for hypothesis in ranked if hypothesis.score > ranked[0].score - _BEHIND])
+
+    def _settle(self, beam: list[Hypothesis]) -> None:
+        """Go on with these, the best first. While it is settled, scores count from its newest id."""
+        if beam and beam[0].run >= _SETTLED:
             self._since = 0
-            self._beam = [self._beam[0]._replace(score=0.0)]
+            top = beam[0].score
+            beam = [hypothesis._replace(score=hypothesis.score - top) for hypothesis in beam]
+        self._beam = beam

@@ -96,11 +96,13 @@ class AdaptiveGate:
         return choice.depths
 
     def observe(self, entries: Sequence[Evidence]) -> None:
-        """What one round, or shadow probes, showed: at most one entry per row. Rows that have left are ignored."""
-        counts = {entry.index: tally(entry, self._slots) for entry in entries if entry.index in self._rows}
+        """What one round and the probes that it settled showed. Rows that have left are ignored."""
         seen: dict[int, list[tuple[float, float]]] = {}
-        for index, found in counts.items():
-            row = self._rows[index]
+        for entry in entries:
+            row = self._rows.get(entry.index)
+            if row is None:
+                continue
+            found = tally(entry, self._slots)
             row.catch_up(found, self._group, self._decisions)
             row.add(found)
             for slot, pair in found.items():

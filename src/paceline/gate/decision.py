@@ -67,7 +67,7 @@ def choose(chances: Sequence[Sequence[float]], costs: RoundCosts) -> Choice:
     best = _Search(len(chances), costs)
     deepest = max(map(len, chances), default=0)
     totals = _totals(chances, deepest)
-    for depth in range(deepest if costs.free else 1, deepest + 1):
+    for depth in range(deepest, deepest - 1 if costs.free else 0, -1):
         best.try_depth(offers, depth, totals[depth])
     depths = [0] * len(chances)
     if best.count:

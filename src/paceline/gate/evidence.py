@@ -65,15 +65,17 @@ class Counters:
     def __init__(self, slots: Slots, settings: EvidenceSettings, start: Counters | None = None, now: int = 0) -> None:
         self._slots = slots
         self._settings = settings
-        fast = slow = self.rates = list(slots.priors)
+        self._last = [now] * slots.count
         self._known = 0
+        self.rates = list(slots.priors)
+        self._fast_right, self._fast_wrong = _counts(self.rates, settings.weight)
+        self._slow_right, self._slow_wrong = _counts(self.rates, settings.weight)
         if start is not None:
+            self.rates, self._known = list(start.rates), start._known
             fast = _shares(start._fast_right, start._fast_wrong)
             slow = _shares(start._slow_right, start._slow_wrong)
-            self.rates, self._known = list(start.rates), start._known
-        self._fast_right, self._fast_wrong = _counts(fast, settings.weight)
-        self._slow_right, self._slow_wrong = _counts(slow, settings.weight)
-        self._last = [now] * slots.count
+            self._fast_right, self._fast_wrong = _counts(fast, settings.weight)
+            self._slow_right, self._slow_wrong = _counts(slow, settings.weight)
 
     def add(self, counts: Mapping[int, tuple[float, float]]) -> None:
         """Right and wrong proposals by slot; the older ones fade by as many steps as there are new ones."""

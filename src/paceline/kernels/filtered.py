@@ -48,7 +48,7 @@ def draw_filtered(
     )
     kernels.count_kernel[grid](
         logits, index, heat, top_k, top_p, peaks, lows, counts, masses, stride, count, share, parts,
-        BLOCK=max(TILE, min(_COUNT_TILE, share)), num_warps=8, **layout, **exact,
+        BLOCK=power_above(min(_COUNT_TILE, share)), num_warps=8, **layout, **exact,
     )  # fmt: skip
     kernels.plan_kernel[(rows,)](
         index, heat, top_k, top_p, peaks, lows, counts, masses, plan, copied, count, parts, capacity, **layout

@@ -6,6 +6,7 @@ Legend: B rows, C columns (pairs of a row), H hidden, T taps, V vocabulary, N li
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -74,11 +75,39 @@ class Pairs:
     reads: ShiftedReads
 
 
-class Eagle3Layer:
-    """The drafter's forward over its own keys and values [S, kv_heads, D], once they are attached."""
+class Eagle3Model(ABC):
+    """A drafter's forward over its own keys and values, once they are attached. ``embedding`` [V, H]; ``ids`` [N] int64:
+    full ids of the head's outputs, ``None`` = all."""
+
+    def __init__(self, shape: Eagle3Shape, embedding: torch.Tensor, ids: torch.Tensor | None) -> None:
+        self.shape = shape
+        self.embedding = embedding
+        self.ids = ids
+
+    @abstractmethod
+    def attach(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Keep keys and values [S, kv_heads, D] in the given memory."""
+
+    @abstractmethod
+    def fuse(self, taps: torch.Tensor) -> torch.Tensor:
+        """The target's taps [n, T * target hidden] as hidden states of the drafter [n, H]."""
+
+    @abstractmethod
+    def forward(self, tokens: torch.Tensor, hidden: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        """Run pairs of ``tokens`` [n] and ``hidden`` [n, H], writing their keys and values: [n, H] before the norm,
+        which is what the next pair of a chain takes as its hidden state."""
+
+    @abstractmethod
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the last :meth:`forward` gave, of all its pairs or of each row's last [n, H] -> [n, N] over the listed
+        ids, in float32 or wider."""
+
+
+class Eagle3Layer(Eagle3Model):
+    """The torch form, on any device."""
 
     def __init__(self, shape: Eagle3Shape, weights: Eagle3Weights) -> None:
-        self.shape = shape
+        super().__init__(shape, weights.embedding, weights.ids)
         self.weights = weights
         self._keys: torch.Tensor | None = None
         self._values: torch.Tensor | None = None
@@ -87,12 +116,9 @@ class Eagle3Layer:
         self._keys, self._values = keys, values
 
     def fuse(self, taps: torch.Tensor) -> torch.Tensor:
-        """The target's taps [n, T * target hidden] as hidden states of the drafter [n, H]."""
         return self.weights.fuse(taps)
 
     def forward(self, tokens: torch.Tensor, hidden: torch.Tensor, pairs: Pairs) -> torch.Tensor:
-        """Run pairs of ``tokens`` [n] and ``hidden`` [n, H], writing their keys and values: [n, H] before the norm,
-        which is what the next pair of a chain takes as its hidden state."""
         weights = self.weights
         embedded = F.embedding(tokens, weights.embedding)
         both = torch.cat([weights.input_norm(embedded), weights.hidden_norm(hidden)], dim=1)
@@ -101,7 +127,6 @@ class Eagle3Layer:
         return weights.down(F.silu(gate) * up, residual)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, H] -> [n, N] over the listed ids, in float32 or wider."""
         logits = self.weights.head(self.weights.norm(hidden))
         return logits if logits.dtype == torch.float64 else logits.float()
 

@@ -15,19 +15,14 @@ import torch
 import torch.nn.functional as F
 
 from ...core.batch import Draft, ForwardBatch, RoundBatch, Window
-from ...kernels.shifted import ShiftedReads
 from ..base import DraftRows, DrawPort
-from ._eagle_layer import Eagle3Layer, Pairs
+from ._eagle_layer import Eagle3Model, Pairs
+from ._eagle_places import TAP_RING, Placer
 
 if TYPE_CHECKING:
     from ...cache.tables import RowTables
     from ...core.row import Row
 
-GROUP = "eagle3"
-"""Block group of the drafter's layer."""
-
-TAP_RING = 64
-"""Positions whose taps are kept per row."""
 PIECE = TAP_RING // 2
 """Most taps that enter the ring at once: so many places are free before every round."""
 
@@ -45,97 +40,69 @@ class Attachment:
     tap: torch.Tensor | None
 
 
-class TapRing:
-    """The taps of the newest positions of every row: position p of row r at ``[r, p % TAP_RING]``."""
-
-    def __init__(self, rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        # one place more, for taps that nobody keeps
-        self._taps = torch.zeros(rows, TAP_RING + 1, width, dtype=dtype, device=device)
-
-    def put(self, index: torch.Tensor, starts: torch.Tensor, taps: torch.Tensor, counts: torch.Tensor) -> None:
-        """Keep the first ``counts`` [B] of ``taps`` [B, W, T * target hidden], at positions from ``starts`` [B] on."""
-        offsets = torch.arange(taps.shape[1], device=index.device)
-        kept = offsets < counts.unsqueeze(1)
-        # of more than the ring holds the last ones stay
-        kept &= offsets >= (counts - TAP_RING).unsqueeze(1)
-        places = torch.where(kept, (starts.unsqueeze(1) + offsets) % TAP_RING, TAP_RING)
-        self._taps[index.unsqueeze(1), places] = taps.to(self._taps.dtype)
-
-    def get(self, index: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Taps [B, C, T * target hidden] at ``positions`` [B, C]; negative positions give any."""
-        return self._taps[index.unsqueeze(1), positions % TAP_RING]
-
-
 class Eagle3Rows(DraftRows):
-    """State of the rows. Columns of its own: ``covered`` [R] places, of which the first is ``first`` [R]."""
+    """State of the rows, most of it in columns of the device; the host knows bounds only."""
 
     shifted = True
     on_device = True
 
-    def __init__(self, layer: Eagle3Layer, tables: RowTables, draw: DrawPort) -> None:
-        shape = layer.shape
-        self.taps = shape.taps
+    def __init__(self, layer: Eagle3Model, tables: RowTables, draw: DrawPort, placer: Placer) -> None:
+        self.taps = layer.shape.taps
         self._layer = layer
         self._tables = tables
         self._draw = draw
-        self._ids = layer.weights.ids
-        width = len(shape.taps) * shape.target_hidden
-        self._ring = TapRing(tables.max_rows, width, layer.weights.embedding.dtype, tables.device)
-        self._covered = torch.zeros(tables.max_rows, dtype=torch.int64, device=tables.device)
-        self._first = torch.ones(tables.max_rows, dtype=torch.int64, device=tables.device)
+        self._placer = placer
         #: Per row, on the host: tokens of a row in prefill that are covered.
         self._prefilled: dict[int, int] = {}
+        #: Per row, on the host: its first place that holds a pair.
+        self._first: dict[int, int] = {}
         #: Per row, on the host: most positions by which coverage may lag behind the target's length (-1: ahead by one).
         self._lag: dict[int, int] = {}
 
     # -- membership and prefill ----------------------------------------------------------------------------------------
 
     def open_row(self, row: Row, checkpoint: Any | None) -> None:
+        known = checkpoint if isinstance(checkpoint, Attachment) else Attachment(0, 1, None)
+        self._prefilled[row.index], self._lag[row.index] = known.length, 0
+        self._set_first(row, known.first)
         index = self._index([row])
-        self._covered[index], self._first[index] = 0, 1
-        self._prefilled[row.index], self._lag[row.index] = 0, 0
-        if isinstance(checkpoint, Attachment):
-            self._covered[index], self._first[index] = checkpoint.length, checkpoint.first
-            self._prefilled[row.index] = checkpoint.length
-            if checkpoint.tap is not None:
-                self._keep([row], [checkpoint.length - 1], checkpoint.tap.view(1, 1, -1), [1])
-        self._publish(index)
+        self._placer.coverage.covered[index] = known.length
+        if known.tap is not None:
+            self._keep([row], [known.length - 1], known.tap.view(1, 1, -1), [1])
+        self._placer.publish(index)
 
     def close_row(self, row: Row) -> None:
-        self._prefilled.pop(row.index, None)
-        self._lag.pop(row.index, None)
+        for known in (self._prefilled, self._lag, self._first):
+            known.pop(row.index, None)
 
     def prefill(self, rows: Sequence[Row], batch: ForwardBatch, context: torch.Tensor) -> None:
         """Pair each token of a chunk with the tap before it; the tap of the chunk's last token waits in the ring."""
         flat = 0
         for place, row in enumerate(rows):
             start, count = batch.context_lens[place], batch.query_lens[place]
-            self._prefill_row(row, batch, place, slice(flat, flat + count), context[flat : flat + count])
-            self._keep([row], [start], context[flat : flat + count].unsqueeze(0), [count])
+            part = slice(flat, flat + count)
+            if start != self._prefilled[row.index]:  # a prefix without the drafter's state: its pairs are not to be read
+                self._set_first(row, start + 1)
+            self._prefill_row(row, batch, place, part, context[part])
+            self._keep([row], [start], context[part].unsqueeze(0), [count])
             self._prefilled[row.index] = start + count
             flat += count
         index = batch.indices
-        self._covered[index] = self._column([self._prefilled[row.index] for row in rows])
-        self._publish(index)
+        self._placer.coverage.covered[index] = self._column([self._prefilled[row.index] for row in rows])
+        self._placer.publish(index)
 
-    def _prefill_row(
-        self, row: Row, batch: ForwardBatch, place: int, flat: slice, context: torch.Tensor
-    ) -> None:
+    def _prefill_row(self, row: Row, batch: ForwardBatch, place: int, part: slice, context: torch.Tensor) -> None:
         start, index = batch.context_lens[place], batch.indices[place : place + 1]
-        if start != self._prefilled[row.index]:  # a prefix without the drafter's state: its pairs are not to be read
-            self._first[index] = start + 1
-        before = self._ring.get(index, self._column([[max(start - 1, 0)]]))[0]
-        shifted = torch.cat([before, context[:-1].to(before.dtype)])
-        tokens, places = batch.tokens[flat], batch.positions[flat].unsqueeze(0)
-        slots = torch.where(places[0] >= self._first[index], batch.slots[GROUP][flat], 0)
-        reads = ShiftedReads(
-            batch.block_tables[GROUP][place : place + 1],
-            self._tables.block_size,
-            self._first[index],
-            places,
-            start + len(tokens),
-        )
-        self._layer.forward(tokens, self._layer.fuse(shifted), Pairs(places, slots, reads))
+        before = self._placer.ring.get(index, self._column([[max(start - 1, 0)]]))[0]
+        taps = torch.cat([before, context[:-1].to(before.dtype)])
+        skipped = max(0, self._first[row.index] - start)
+        if skipped < len(taps):
+            pairs = self._placer.chunk(batch, place, slice(part.start + skipped, part.stop), self._first[row.index])
+            self._layer.forward(batch.tokens[part][skipped:], self._layer.fuse(taps[skipped:]), pairs)
+
+    def _set_first(self, row: Row, first: int) -> None:
+        self._first[row.index] = first
+        self._placer.coverage.first[self._index([row])] = first
 
     # -- rounds of the host --------------------------------------------------------------------------------------------
 
@@ -152,7 +119,7 @@ class Eagle3Rows(DraftRows):
         self._catch_up([row for row in drafting if self._lag[row.index] > depth])
 
         def draw(logits: torch.Tensor, offset: int) -> torch.Tensor:
-            return self._draw.sample(logits, batch.rows, offset, self._ids)
+            return self._draw.sample(logits, batch.rows, offset, self._layer.ids)
 
         drafted = self._chain(batch.indices, self._column(batch.depths), depth, draw)
         self._lag.update((row.index, -1) for row in drafting)
@@ -189,7 +156,7 @@ class Eagle3Rows(DraftRows):
 
     def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft:
         def draw(logits: torch.Tensor, offset: int) -> torch.Tensor:
-            return self._draw.sample_device(logits, index, offset, self._ids)
+            return self._draw.sample_device(logits, index, offset, self._layer.ids)
 
         return self._chain(index, depths, depth, draw)
 
@@ -206,10 +173,9 @@ class Eagle3Rows(DraftRows):
         width = taps.shape[1]
         for first in range(0, width, PIECE):
             part = (counts - first).clamp(0, PIECE)
-            self._ring.put(index, starts + first, taps[:, first : first + PIECE], part)
+            self._placer.keep(index, starts + first, taps[:, first : first + PIECE], part)
             if width > PIECE:
                 self._run_lag(index, TAP_RING, (part > 0) & self._tables.live[index], starts + first + part)
-        self._publish(index)
 
     # -- coverage ------------------------------------------------------------------------------------------------------
 
@@ -218,13 +184,12 @@ class Eagle3Rows(DraftRows):
 
     def capture(self, row: Row, length: int) -> Any | None:
         self.catch_up([row])
-        index = self._index([row])
-        tap = self._ring.get(index, self._column([[length - 1]]))[0, 0].clone() if length else None
-        return Attachment(length, int(self._first[row.index]), tap)
+        tap = self._placer.ring.get(self._index([row]), self._column([[length - 1]]))[0, 0].clone() if length else None
+        return Attachment(length, self._first[row.index], tap)
 
     def close(self) -> None:
-        self._prefilled.clear()
-        self._lag.clear()
+        for known in (self._prefilled, self._lag, self._first):
+            known.clear()
 
     def _make_room(self, rows: Sequence[Row], lengths: torch.Tensor | None) -> None:
         """Catch up with rows whose ring cannot take another piece; ``lengths`` [B]: see :meth:`_run_lag`."""
@@ -250,60 +215,31 @@ class Eagle3Rows(DraftRows):
         tokens = torch.zeros(len(index), depth, dtype=torch.int32, device=tables.device)
         if not depth:
             return Draft(tokens, lengths.to(torch.int32))
-        hidden = self._run_lag(index, depth + 1, drafting)
+        hidden, pairs = self._run_lag(index, depth + 1, drafting)
         for offset in range(depth):
             drawn = draw(self._layer.logits(hidden), offset)
-            tokens[:, offset] = drawn.to(torch.int32)
+            tokens[:, offset] = drawn
             if offset + 1 < depth:
-                place = (tables.length[index] + 1 + offset).unsqueeze(1)
-                hidden = self._layer.forward(drawn, hidden, self._pairs(index, place, drafting.unsqueeze(1)))
+                pairs = self._placer.step(index, offset, drafting, pairs)
+                hidden = self._layer.forward(drawn, hidden, pairs)
         return Draft(tokens, lengths.to(torch.int32))
 
     def _run_lag(
         self, index: torch.Tensor, columns: int, wanted: torch.Tensor, lengths: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Pairs]:
         """Store the missing pairs among the newest ``columns`` ones of the rows ``wanted`` [B], up to that of the token
-        at ``lengths`` [B] (default: the pending token); hidden [B, H] of that one."""
-        tables = self._tables
-        length = (tables.length[index] if lengths is None else lengths).unsqueeze(1)
-        places = length - torch.arange(columns - 1, -1, -1, device=index.device)
-        missing = places >= torch.maximum(self._covered[index], self._first[index]).unsqueeze(1)
-        missing &= wanted.unsqueeze(1)
-        tokens = tables.history[index].gather(1, places.clamp(min=0)).to(torch.int64)
-        taps = self._ring.get(index, places - 1)
-        fused = self._layer.fuse(taps.flatten(0, 1))
-        # the newest pair always runs: its hidden state is what drafting starts from
-        missing[:, -1] = wanted
-        hidden = self._layer.forward(tokens.flatten(), fused, self._pairs(index, places, missing))
-        self._covered[index] = torch.where(wanted, length[:, 0] + 1, self._covered[index])
-        self._publish(index)
-        return hidden.view(len(index), columns, -1)[:, -1]
-
-    def _pairs(self, index: torch.Tensor, places: torch.Tensor, kept: torch.Tensor) -> Pairs:
-        """Pairs at ``places`` [B, C], of which those ``kept`` [B, C] are stored."""
-        tables = self._tables
-        size = tables.block_size
-        table = tables.block_table(GROUP).index_select(0, index)
-        kept = kept & (places < tables.limit[index].unsqueeze(1))
-        # the last column of a table is always scratch
-        entries = torch.where(kept, places // size, table.shape[1] - 1)
-        slots = table.gather(1, entries) * size + places % size
-        last = places.clamp(min=0)
-        on_host = index.device.type == "cpu"
-        longest = int(last.max()) + 1 if on_host else tables.max_model_len
-        return Pairs(places, slots.flatten(), ShiftedReads(table, size, self._first[index], last, longest))
+        at ``lengths`` [B] (default: the pending token); hidden [B, H] of that one, and where they went."""
+        lag = self._placer.lag(index, columns, wanted, self._tables.length[index] if lengths is None else lengths)
+        hidden = self._layer.forward(lag.tokens, self._layer.fuse(lag.taps), lag.pairs)
+        return hidden.view(len(index), columns, -1)[:, -1], lag.pairs
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
     def _keep(
         self, rows: Sequence[Row], starts: Sequence[int], taps: torch.Tensor, counts: Sequence[int]
     ) -> None:
-        self._ring.put(self._index(rows), self._column(starts), taps.to(self._tables.device), self._column(counts))
-
-    def _publish(self, index: torch.Tensor) -> None:
-        """Write the rows' coverage to its column: never more than the target's."""
-        tables = self._tables
-        tables.draft_length[index] = torch.minimum(self._covered[index], tables.length[index])
+        taps = taps.to(self._tables.device)
+        self._placer.keep(self._index(rows), self._column(starts), taps, self._column(counts))
 
     def _index(self, rows: Sequence[Row]) -> torch.Tensor:
         return self._column([row.index for row in rows])

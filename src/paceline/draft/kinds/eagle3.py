@@ -17,22 +17,24 @@ from ...kernels.linear import Linear, make_linear
 from ...kernels.norm import RMSNorm
 from ...kernels.rope import RopeConfig, RopeTable
 from ..base import Constraints, DraftProvider, DraftRows, DrawPort, TargetView
-from ._eagle_layer import Eagle3Layer, Eagle3Shape, Eagle3Weights
-from ._eagle_rows import GROUP, Eagle3Rows
+from ._eagle_fused import FusedEagle3, FusedPlacer, fits
+from ._eagle_layer import Eagle3Layer, Eagle3Model, Eagle3Shape, Eagle3Weights
+from ._eagle_places import GROUP, Placer
+from ._eagle_rows import Eagle3Rows
 
 
 class Eagle3Drafter(DraftProvider):
-    """Drafts with ``layer``, whose weights it owns; ``shared_bytes`` of them belong to the target."""
+    """Drafts with ``layer``; ``weight_bytes`` of its weights are its own."""
 
     id = "eagle3"
     external_tokens = True
 
-    def __init__(self, layer: Eagle3Layer, weight_bytes: int) -> None:
-        self._layer: Eagle3Layer | None = layer
+    def __init__(self, layer: Eagle3Model, weight_bytes: int) -> None:
+        self._layer: Eagle3Model | None = layer
         self.weight_bytes = weight_bytes
 
     @property
-    def layer(self) -> Eagle3Layer:
+    def layer(self) -> Eagle3Model:
         if self._layer is None:
             raise DraftError("this drafter has been closed")
         return self._layer
@@ -52,7 +54,9 @@ class Eagle3Drafter(DraftProvider):
             needed = self.layer.shape.target_hidden
             raise DraftError(f"this eagle3 drafter reads taps of width {needed}, the target's are {view.hidden_size}")
         self.layer.attach(tables.store.keys(view.num_layers), tables.store.values(view.num_layers))
-        return Eagle3Rows(self.layer, tables, draw)
+        layer = self.layer
+        placer = FusedPlacer(layer, tables) if isinstance(layer, FusedEagle3) else Placer(layer, tables)
+        return Eagle3Rows(layer, tables, draw, placer)
 
     def close(self) -> None:
         self._layer = None
@@ -100,7 +104,10 @@ def random_eagle3(
         rope=make.rope(shape, view.max_model_len),
         ids=None if listed == view.vocab_size else make.ids(view, listed),
     )
-    return Eagle3Drafter(Eagle3Layer(replace(shape, listed=listed), weights), _nbytes(weights, own_embedding))
+    shape, held = replace(shape, listed=listed), _nbytes(weights, own_embedding)
+    fused = fits(shape, weights)
+    layer = FusedEagle3(shape, weights, view.max_model_len) if fused else Eagle3Layer(shape, weights)
+    return Eagle3Drafter(layer, held)
 
 
 def _default_shape(view: TargetView, listed: int) -> Eagle3Shape:

@@ -115,9 +115,10 @@ def count_kernel(
         found = tl.zeros((BINS,), tl.int32)
         units = tl.zeros((BLOCK,), tl.int64)
         start = part * per_program
-        for first in range(start, tl.minimum(start + per_program, count), BLOCK):
+        end = tl.minimum(start + per_program, count)
+        for first in range(start, end, BLOCK):
             places = first + tl.arange(0, BLOCK)
-            x = tl.load(base + places, mask=places < count, other=float("-inf")).to(tl.float32)
+            x = tl.load(base + places, mask=places < end, other=float("-inf")).to(tl.float32)
             scaled, gap, reach = gaps_of(x, peak, low, heat)
             inside = gap <= reach
             found += tl.histogram(bins_of(gap, reach, BINS), BINS, mask=inside)

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: requests over HTTP to the engine and back. Needs the extra ``server``."""

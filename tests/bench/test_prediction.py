@@ -1,0 +1,90 @@
+"""``bench prediction``: scripted edits, the replay of rounds, and a whole measurement of a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.bench.edits import edited_lines
+from paceline.bench.prediction import PredictionSettings, measure_prediction
+from paceline.bench.prediction_report import document, markdown
+from paceline.bench.replay import replay
+from paceline.cli.main import main
+from paceline.core.errors import ConfigError
+from paceline.testing.models import tiny_model
+
+LINES = [f"    line {number} holds some words" for number in range(300)]
+_LOAD = ((0.1, 0.2, 0.3), (0.1, 0.2, 0.3))
+
+
+def test_edits_are_as_many_as_asked_for_of_every_kind_and_the_same_every_time() -> None:
+    changed, done = edited_lines(LINES, 5, seed=1)
+    assert 40 <= done.total() <= 80
+    assert len(done) == 6 and done["word replaced"] > done["line deleted"]
+    assert (changed, done) == edited_lines(LINES, 5, seed=1)
+    assert changed != edited_lines(LINES, 5, seed=2)[0]
+    kept = [line for line in changed if line in LINES]
+    assert len(LINES) - done.total() <= len(kept) < len(LINES)
+
+
+def test_a_line_without_words_can_be_edited() -> None:
+    assert edited_lines([""] * 40, 1, seed=0)[1].total() == 40
+
+
+def test_the_replay_counts_the_rounds_of_a_target_that_draws_the_text() -> None:
+    text = list(range(100, 400))
+    found = replay(text, text)
+    assert found.forwards == len(found.seconds) < 16
+    assert found.fill.accepted_prediction_tokens == 299, "all but the first, which no span covers"
+    assert found.tokens_per_forward == 299 / found.forwards
+    assert 0 < found.mean_microseconds <= found.worst_microseconds
+    assert replay([7, 8, 9], text).forwards == 299
+
+
+def settings(**more: object) -> PredictionSettings:
+    sizes = {"lines": 4, "max_tokens": 40, "repeats": 2, "every": (2,), "threads": 1}
+    return PredictionSettings(model=str(tiny_model("llama")), dtype="float32", **(sizes | more))  # type: ignore[arg-type]
+
+
+def test_a_measurement_in_one_engine() -> None:
+    told: list[str] = []
+    found = measure_prediction(settings(), lambda stage, done, total: told.append(stage))
+    assert (len(found.plain), [len(runs) for runs in found.runs.values()]) == (2, [2])
+    assert found.failure is None
+    assert all(run.same_tokens and run.accepted == 0 and run.forwards == len(found.tokens) - 1 for run in found.plain)
+    assert all(run.same_tokens and run.forwards < len(found.tokens) - 1 for run in found.runs[2])
+    assert set(told) == {"recording the plain answer", "measuring"}
+    shown = document(found, _LOAD)
+    assert json.loads(json.dumps(shown)) == shown
+    case = shown["cases"][0]
+    assert case["speedup"]["low"] <= case["speedup"]["value"] <= case["speedup"]["high"]
+    assert case["accepted_prediction_tokens"] > 0
+    assert "an edit in 2 lines" in markdown(found, _LOAD)
+
+
+def test_other_tokens_fail_where_equality_is_promised() -> None:
+    found = measure_prediction(settings(repeats=1))
+    found.engine["exactness"] = "bitwise"
+    assert found.failure is None
+    object.__setattr__(found.runs[2][0], "same_tokens", False)
+    assert "other tokens" in str(found.failure)
+
+
+@pytest.mark.parametrize("wrong", [{"lines": 0}, {"repeats": 0}, {"every": ()}, {"every": (3, 0)}])
+def test_settings_that_cannot_be_honoured_are_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings(**wrong).check()
+    assert caught.value.field in wrong
+
+
+def test_the_command_ends_with_the_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--lines", "3", "--max-tokens", "24", "--repeats", "1", "--every", "3", "--threads", "1"]
+    model = ["--model", str(tiny_model("llama")), "--dtype", "float32", "--report", str(tmp_path / "report.md")]
+    assert main(["bench", "prediction", *model, *sizes]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (shown["bench"], shown["same_tokens"], shown["cases"][0]["every"]) == ("prediction", True, 3)
+    assert "Predicted outputs" in (tmp_path / "report.md").read_text("utf-8")
+    assert main(["bench", "prediction", "--every", "3,x"]) == 2
+    assert "every: must be whole numbers" in capsys.readouterr().err
