@@ -11,7 +11,7 @@ export GOMP_SPINCOUNT ?= 0
 # The same hash seed makes generated test cases the same ones in every run.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: install demo test check lint types equality bench format clean
+.PHONY: install demo test check lint types equality bench docs format clean
 
 install: $(STAMP)
 
@@ -41,6 +41,11 @@ equality: $(STAMP)
 
 bench: $(STAMP)
 	$(PY) -m paceline bench decode
+
+# The pages that are made from the code.
+docs: $(STAMP)
+	$(PY) -m paceline.cli.flags_page > docs/flags.md.new
+	mv docs/flags.md.new docs/flags.md
 
 format: $(STAMP)
 	$(PY) -m ruff format .

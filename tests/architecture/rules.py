@@ -40,6 +40,9 @@ ENVIRONMENT_MODULE = "core/env.py"
 KIND_EXCEPTIONS = {
     ("core/config.py", "draft_model"): "the alias --draft-model of the setting spec_model",
     ("cli/conversation.py", "assistant"): "the role of a chat message",
+    ("server/schemas.py", "assistant"): "the role of a chat message",
+    ("server/fields.py", "suffix"): "a field of OpenAI's text completions",
+    ("server/fields.py", "draft_model"): "a field of other servers, refused by name",
 }
 #: Files that may name kinds: tables of what an experiment runs.
 KIND_TABLES = {"testing/grid.py": "the equality grid declares its cells by name"}

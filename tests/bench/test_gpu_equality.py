@@ -40,7 +40,9 @@ def test_every_arm_gives_the_tokens_of_plain_decoding(settings: EqualitySettings
     arms = {(arm["drafter"], arm["sampling"], arm["rows"]) for arm in found["arms"]}
     assert {kind for _, kind, _ in arms} == {"greedy", "sampled"}
     assert ("none", "greedy", 1) in arms
-    assert len({name for name, _, _ in arms}) == 3
+    assert {"ngram", "suffix", "prediction"} < {name for name, _, _ in arms}
+    lengths = {(arm["drafter"], arm["sampling"]): arm["acceptance_length"] for arm in found["arms"]}
+    assert lengths["prediction", "greedy"] > 2.0, "most of a prediction is right"
     assert all(arm["same"] == arm["prompts"] and arm["first_difference"] is None for arm in found["arms"])
     assert all(arm["tokens"] > 0 for arm in found["arms"])
 
@@ -50,15 +52,15 @@ def test_a_drafter_that_changed_a_token_would_be_noticed(
 ) -> None:
     original = equality.decode
 
-    def lying(engine: Engine, subject: Any, kind: str) -> tuple[list[list[int]], float]:
-        outputs, seconds = original(engine, subject, kind)
+    def lying(engine: Engine, subject: Any, kind: str, predictions: Any) -> tuple[list[list[int]], float]:
+        outputs, seconds = original(engine, subject, kind, predictions)
         if engine.info()["drafter"] != "none":
             outputs[1] = [*outputs[1][:-1], outputs[1][-1] + 1]
         return outputs, seconds
 
     monkeypatch.setattr(equality, "decode", lying)
     arms = check_equality(settings, ("streams",))["streams"]["arms"]
-    wrong = [arm for arm in arms if arm["drafter"] != "none"]
+    wrong = [arm for arm in arms if arm["drafter"] not in ("none", "prediction")]
     assert wrong
     assert all(arm["same"] == arm["prompts"] - 1 for arm in wrong)
     assert all(arm["first_difference"].startswith("p1: token ") for arm in wrong)

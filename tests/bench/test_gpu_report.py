@@ -26,13 +26,16 @@ def _document() -> dict[str, Any]:
     stream = {"rows": 1, "tokens": 100, "rounds": 100, "ms_per_token": 4.2, "round_ms": 4.2, "tokens_per_second": 238.0}
     kernel = {"name": "product", "per_round": 144.0, "us_per_round": 3900.0, "share": 0.93}
     idle = {"between": 0.015, "within": 0.02, "events": 900, "round_ms": 4.2, "span_ms": 400.0, "kernels": [kernel]}
+    purposes = ("base", "weights", "kv_cache", "graphs", "transient")
+    planned = dict.fromkeys(purposes, 10**9) | {"total": 5 * 10**9}
+    memory = {"planned": planned, "held": 5.1e9, "of_planned": 1.02, "graphs": {"captured": 63}}
     parts: dict[str, Any] = {
         "bandwidth": {"reads": 4.5e12, "copies": 4.29e12, "launch": "block 4096"},
         "forward": {
             "context": 512,
             "cells": [_forward(1, 1.0, 1.05), _forward(8, 1.08, 1.1), _forward(64, 1.35, None)],
         },
-        "plain": {"cells": [stream | {"floor_ms": 3.5, "of_bandwidth": 0.83}], "memory": {}},
+        "plain": {"cells": [stream | {"floor_ms": 3.5, "of_bandwidth": 0.83}], "memory": memory},
         "table": {"length": 3.0, "depth": 4, "rate": 0.74, "cells": [_compared(1, 2.4), _compared(64, 1.4)]},
         "draft": {
             "cells": [
@@ -60,7 +63,7 @@ def _document() -> dict[str, Any]:
 def test_every_part_has_a_table_and_failures_are_listed() -> None:
     document = _document()
     found = report.sheets(document)
-    assert len(found) == len(document["parts"]) + 2  # and the operations of two kinds of rounds
+    assert len(found) == len(document["parts"]) + 3  # and the operations of two kinds of rounds, and memory
     assert found[-1].rows == [("peers", "ImportError: no module named transformers")]
     page = report.markdown(document)
     assert page.startswith("# Decode benchmark on a GPU")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.bench.workloads import (
     COPY_HEAVY,
     FREE,
+    MIXED,
     REPETITIVE,
     BenchPrompt,
     ngrams,
@@ -26,6 +27,12 @@ def test_what_ships_is_read_and_named_once() -> None:
     prompts = [*read_workload("copy"), *read_workload("prose")]
     assert len({prompt.name for prompt in prompts}) == len(prompts) >= 30
     assert {prompt.source for prompt in prompts} == {"copy", "prose"}
+
+
+def test_five_kinds_of_work_ship_with_eight_prompts_each() -> None:
+    work = {name: read_workload(name) for name in MIXED}
+    assert len({prompt.group for prompts in work.values() for prompt in prompts}) == len(MIXED) == 5
+    assert all(len(prompts) >= 8 for prompts in work.values())
 
 
 def _write(path: Path, *entries: object) -> str:

@@ -84,5 +84,5 @@ def test_a_prediction_is_read_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "answer.txt"
     path.write_text("most of it\n", "utf-8")
     assert _options(prediction=str(path)) == {"prediction": "most of it\n"}
-    with pytest.raises(RequestError, match="--prediction: .* cannot be read"):
+    with pytest.raises(RequestError, match=r"--prediction: .* cannot be read"):
         _options(prediction=str(tmp_path / "missing.txt"))

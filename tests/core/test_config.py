@@ -60,11 +60,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(settings: dict[str, Any], fi
     [
         ("tensor_parallel_size", 1, "1"),
         ("kv_cache_dtype", "auto", "AUTO"),
-        ("run_ahead", 0, "off"),
-        ("run_ahead", False, "0"),
-        ("fill_span", 0, "0"),
+        ("draft_vocab", 0, "0"),
         ("draft_vocab", "off", "off"),
-        ("phase_timing", False, "false"),
     ],
 )
 def test_what_asks_nothing_of_a_feature_to_come_is_taken(name: str, value: Any, text: str) -> None:
@@ -77,10 +74,8 @@ def test_what_asks_nothing_of_a_feature_to_come_is_taken(name: str, value: Any, 
         ("tensor_parallel_size", 2),
         ("tensor_parallel_size", True),
         ("kv_cache_dtype", "fp8"),
-        ("run_ahead", 1),
-        ("run_ahead", True),
+        ("draft_vocab", "ids.json"),
         ("tap_ring", 64),
-        ("op_inventory", 1),
     ],
 )
 def test_what_asks_for_a_feature_to_come_is_refused(name: str, value: Any) -> None:
@@ -89,6 +84,20 @@ def test_what_asks_for_a_feature_to_come_is_refused(name: str, value: Any) -> No
     variable = f"PACELINE_{name.upper()}"
     with pytest.raises(ConfigError, match=f"^{variable}: "):
         build({variable: str(value)})
+
+
+@pytest.mark.parametrize(("name", "value", "text"), [("run_ahead", False, "off"), ("fill_span", 0, "0")])
+def test_rounds_ahead_and_spans_can_be_switched_off(name: str, value: Any, text: str) -> None:
+    config = build(**{name: value})
+    assert config == build({f"PACELINE_{name.upper()}": text}) != build()
+    assert config.resolved()[name] == value
+
+
+@pytest.mark.parametrize("name", ["op_inventory", "layer_profile"])
+def test_inventories_need_phase_timing(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: needs phase_timing"):
+        build(**{name: True})
+    assert build(**{name: True}, phase_timing=True).resolved()[name] is True
 
 
 def test_a_setting_given_twice_must_be_the_same() -> None:

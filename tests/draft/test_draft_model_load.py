@@ -27,7 +27,7 @@ SMALL = {"dtype": "float64", "device": "cpu", "max_num_seqs": 2, "kv_cache_token
 
 def settings(drafter: Path | str | None, model: Path | str | None = None, **others: object) -> EngineConfig:
     names = {"model": str(model or tiny_model(TARGET)), "spec_model": None if drafter is None else str(drafter)}
-    return EngineConfig.build(environ={}, **(SMALL | names | others))
+    return EngineConfig.build(environ={}, **(SMALL | names | {"spec_adaptive": False} | others))
 
 
 def answer(config: EngineConfig, tokens: int = 17) -> tuple[Collector, dict[str, object]]:

@@ -178,3 +178,19 @@ def test_windows_follow_the_settings(low, high, windows):
 def test_impossible_windows_name_the_settings(low, high):
     with pytest.raises(ConfigError, match="prompt_lookup_m"):
         load(LoadRequest(None, VIEW, lookup_min=low, lookup_max=high))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "matches"),
+    [
+        ([1, 2, 3], [0]),
+        ([1, 9, 1], [1]),
+        ([1, 2, 9, 1, 2], [3]),
+        ([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5], [6]),  # longer than the windows that were looked up
+    ],
+)
+def test_drafts_tell_how_long_a_match_they_rest_on(tokens: list[int], matches: list[int]) -> None:
+    rows = NgramDrafter().open(VIEW, NoPort(), NoPort())
+    row = row_of(tokens)
+    rows.open_row(row, None)
+    assert rows.draft(batch_of([row], [4])).matches == matches

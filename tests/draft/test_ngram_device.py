@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-import tests.support.interpreter  # noqa: F401  # before any kernel
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.draft.kit import VIEW, NoPort
+from tests.support.interpreter import INTERPRETED  # before any kernel
 
 from paceline.draft.kinds._ngram_rows import DeviceLookupRows
 from paceline.draft.kinds.ngram import NgramDrafter
@@ -57,12 +57,17 @@ def test_rows_propose_what_the_host_proposes(rule, rows):
     check_look_up(lookup.look_up, rule, [text for text, _ in rows], [depth for _, depth in rows])
 
 
+in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs a kernel on tensors of the CPU")
+
+
+@in_interpreter
 @given(rules(), st.lists(st.tuples(TEXTS, st.integers(1, 6)), min_size=1, max_size=3))
 @settings(max_examples=25, deadline=None)
 def test_the_kernel_proposes_what_the_host_proposes(rule, rows):
     check_look_up(device_lookup.look_up, rule, [text for text, _ in rows], [depth for _, depth in rows])
 
 
+@in_interpreter
 def test_the_kernel_finds_matches_in_every_tile():
     rule, texts = LookupRule(3, 1, False, ()), [7, 8, 9, 5, *range(100, 2500), 7, 8, 9]
     history = torch.tensor([[*texts, 0], [*texts[::-1], 0]], dtype=torch.int32)

@@ -14,7 +14,16 @@ from tests.draft.kit import VIEW, NoPort, batch_of, row_of
 from paceline.core.errors import ConfigError
 from paceline.draft.artifact import LoadRequest
 from paceline.draft.kinds import suffix
-from paceline.draft.kinds.suffix import Guess, Search, SharedOutputs, SuffixDrafter, SuffixIndex, SuffixSettings, load
+from paceline.draft.kinds.suffix import (
+    Guess,
+    Search,
+    SharedOutputs,
+    SuffixDrafter,
+    SuffixIndex,
+    SuffixSettings,
+    load,
+    trusted_match,
+)
 
 Best = Callable[[Search], Guess]
 
@@ -272,3 +281,25 @@ def test_shared_outputs_are_bounded_and_the_newest_stays(capacity, outputs):
 def test_impossible_settings_are_named(name, value):
     with pytest.raises(ConfigError, match=name):
         SuffixSettings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("match", "agreeing", "occurrences", "trusted"),
+    [(5, 1, 2, 1), (5, 2, 3, 2), (5, 1, 1, 6), (5, 2, 2, 9), (5, 3, 3, 13), (1, 1, 1, 2), (1, 4, 4, 5)],
+)
+def test_a_match_is_trusted_by_how_many_occurrences_agree(
+    match: int, agreeing: int, occurrences: int, trusted: int
+) -> None:
+    assert trusted_match(match, agreeing, occurrences) == trusted
+
+
+def test_drafts_tell_what_they_rest_on():
+    once, torn = [1, 2, 3, 4, 9, 1, 2, 3], [7, 1, 5, 1, 6, 1]
+    provider = SuffixDrafter()
+    for tokens, trusted in ((once, 4), (torn, 1), ([1, 2, 3], 0)):
+        rows = provider.open(VIEW, NoPort(), NoPort())
+        row = row_of(tokens)
+        rows.open_row(row, None)
+        draft = rows.draft(batch_of([row], [8]))
+        assert draft.matches == [trusted]
+        assert bool(draft.to_lists()[0]) == bool(trusted)

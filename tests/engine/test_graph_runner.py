@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,6 +22,7 @@ from paceline.engine.graph_runner import (
     upload_size,
 )
 from paceline.engine.launch import RoundAsk
+from paceline.testing.recorded import RecordedFunctions
 
 ROWS = 6
 PADDING = ROWS
@@ -39,42 +39,6 @@ def given_shape(depth: int) -> RoundShape:
 
 def ask(indices: list[int], shape: RoundShape, given: list[list[int]] | None = None) -> RoundAsk:
     return RoundAsk(indices, [shape.drafts] * len(indices), given or [[] for _ in indices], shape)
-
-
-class _Passed:
-    def __init__(self, log: list[str]) -> None:
-        self._log = log
-
-    def wait(self) -> None:
-        self._log.append("wait")
-
-
-class RecordedFunctions:
-    """Graphs without a device: the result of a recorded function keeps its memory, a replay computes it anew."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.held = 0
-
-    def host_buffer(self, count: int) -> torch.Tensor:
-        return torch.zeros(count, dtype=torch.int64)
-
-    def record(self, run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None]]:
-        run()
-        result = run().clone()
-        self.held += result.nbytes
-
-        def replay() -> None:
-            self.log.append("replay")
-            result.copy_(run())
-
-        return result, replay
-
-    def mark(self) -> _Passed:
-        return _Passed(self.log)
-
-    def held_bytes(self) -> int:
-        return self.held
 
 
 class Table:

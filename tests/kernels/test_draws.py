@@ -10,11 +10,16 @@ import tests.support.interpreter  # noqa: F401  # before any kernel
 import torch
 
 from paceline.kernels import draws, filtered
-from paceline.kernels.draws import DrawColumns
+from paceline.kernels.draws import DrawColumns, DrawPlace
 from paceline.kernels.triton import noise
 from paceline.sampling.draw import draw_together
 from paceline.sampling.params import DrawParams
 
+#: The interpreter computes with what is not a number as NumPy does, aloud.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NAMES = ("temperature", "top_k", "top_p", "min_p", "seed", "step")
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 Draw = Callable[[torch.Tensor, DrawParams, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]]
 
@@ -35,17 +40,22 @@ def params_of(temperature: torch.Tensor, seed: int = 0, **filters: object) -> Dr
 
 
 def columns_of(params: DrawParams) -> DrawColumns:
-    return DrawColumns(params.temperature, params.top_k, params.top_p, params.min_p, params.seed, params.step)
+    return DrawColumns(**{name: getattr(params, name).to(DEVICE) for name in NAMES})
 
 
 def by_kernels(logits: torch.Tensor, params: DrawParams, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    return draws.draw_rows(logits, columns_of(params), ids, greedy=params.all_greedy, filtered=params.any_filter)
+    ids = None if ids is None else ids.to(DEVICE)
+    return draws.draw_rows(
+        logits.to(DEVICE), columns_of(params), ids, greedy=params.all_greedy, filtered=params.any_filter
+    )
 
 
 def check_draws(draw: Draw, logits: torch.Tensor, params: DrawParams, ids: torch.Tensor | None = None) -> None:
-    expected = draw_together(logits, ids, params)
+    columns = {name: getattr(params, name).to(DEVICE) for name in NAMES}
+    places_of = None if ids is None else ids.to(DEVICE)
+    expected = draw_together(logits.to(DEVICE), places_of, replace(params, **columns))
     tokens, bad = draw(logits, params, ids)
-    places = expected.tokens if ids is None else ids[expected.tokens]
+    places = expected.tokens if places_of is None else places_of[expected.tokens]
     assert tokens.tolist() == places.tolist()
     assert bad.tolist() == expected.bad.tolist()
 
@@ -84,7 +94,7 @@ def test_filtered_draws(listed, capacity, monkeypatch):
 
 
 def flat_case(seed: int) -> tuple[torch.Tensor, DrawParams]:
-    """Nearly equal probabilities, so that many draws reach the edge of what the filters leave; with ties at the edge."""
+    """Nearly equal probabilities, so that many draws reach the edge of what the filters leave; some with ties there."""
     generator = torch.Generator().manual_seed(seed)
     logits = (torch.randn(4, 16, generator=generator) * 0.2).repeat_interleave(4, 0)
     logits[4:12] = (logits[4:12] * 8).round() / 8
@@ -124,9 +134,12 @@ def _mirrored(logits: torch.Tensor, params: DrawParams) -> tuple[torch.Tensor, t
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_wrong_draws_are_noticed(name):
-    with pytest.raises(AssertionError):
+    def check() -> None:
         for seed in range(2):
             check_draws(BROKEN[name], *flat_case(seed))
+
+    with pytest.raises(AssertionError):
+        check()
 
 
 def test_windows_of_indexed_rows_are_the_same_rows_one_by_one():
@@ -134,12 +147,12 @@ def test_windows_of_indexed_rows_are_the_same_rows_one_by_one():
     params = params_of(
         torch.tensor([0.0, 0.8, 1.0]), top_k=torch.tensor([0, 6, 0]), top_p=torch.tensor([1.0, 1.0, 0.7])
     )
-    index = torch.tensor([2, 1])
-    columns = replace(columns_of(params), index=index, width=3, offset=4)
+    index, logits = torch.tensor([2, 1], device=DEVICE), logits.to(DEVICE)
+    columns = replace(columns_of(params), place=DrawPlace(index, width=3, offset=4))
     for filters in (False, True):
         tokens, _ = draws.draw_rows(logits, columns, None, greedy=False, filtered=filters)
         for row in range(6):
-            alone = replace(columns, index=index[row // 3 :][:1], width=1, offset=4 + row % 3)
+            alone = replace(columns, place=DrawPlace(index[row // 3 :][:1], 1, 4 + row % 3))
             token, _ = draws.draw_rows(logits[row : row + 1], alone, None, greedy=False, filtered=filters)
             assert token.tolist() == tokens[row : row + 1].tolist()
 
@@ -159,10 +172,7 @@ def test_chi_square_of_kernel_draws():
     """Counts of keyed draws against the exact distribution; 5 degrees of freedom, p about 1e-5 at 30."""
     probabilities = torch.tensor([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
     count = 40000
-    logits = probabilities.log().expand(count, -1).cuda()
-    params = params_of(torch.ones(count))
-    columns = {name: getattr(params, name).cuda() for name in ("temperature", *OFF, "seed", "step")}
-    tokens, _ = by_kernels(logits, replace(params, **columns), None)
+    tokens, _ = by_kernels(probabilities.log().expand(count, -1), params_of(torch.ones(count)), None)
     observed, expected = torch.bincount(tokens.cpu(), minlength=6).float(), probabilities * count
     assert float(((observed - expected) ** 2 / expected).sum()) < 30
 
@@ -170,7 +180,8 @@ def test_chi_square_of_kernel_draws():
 def test_rough_noise_is_within_the_margin():
     words = torch.randint(0, 2**32, (4096,), generator=torch.Generator().manual_seed(5))
     words[:4] = torch.tensor([0, 1, 2**32 - 1, 2**28])
-    rough, exact = torch.empty(4096), torch.empty(4096)
+    words = words.to(DEVICE)
+    rough, exact = torch.empty(4096, device=DEVICE), torch.empty(4096, device=DEVICE)
     _noise_kernel[(1,)](words, rough, exact, SIZE=4096)
     from paceline.sampling.noise import gumbel
 

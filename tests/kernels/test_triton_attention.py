@@ -1,4 +1,4 @@
-"""The attention kernels against the torch reference, and the promise that a query's company does not change its bits."""
+"""The attention kernels against the torch reference, and the promise that company does not change a query's bits."""
 
 from __future__ import annotations
 
@@ -99,6 +99,13 @@ SHAPES = [layout(4, 1, 64, norm=True), layout(6, 2, 32), layout(2, 2, 128, norm=
 WINDOWS = [None, 150]
 
 
+@pytest.fixture(params=[True, False], ids=["in a loop", "beside"])
+def in_a_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the splits of a tile run one after the other in one program."""
+    monkeypatch.setattr(device, "in_one_program", lambda *_: request.param)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
@@ -110,9 +117,10 @@ WINDOWS = [None, 150]
         ([40, 250], [30, 30], 30),
         ([10, 200, 511], [3, 70, 1], None),
     ],
+    ids=["one prompt", "decode", "windows", "wide windows", "mixed"],
 )
 def test_attention_is_that_of_the_reference(
-    shape: device.HeadLayout, window: int | None, starts: list[int], lens: list[int], width: int | None
+    in_a_loop: bool, shape: device.HeadLayout, window: int | None, starts: list[int], lens: list[int], width: int | None
 ) -> None:
     case = Case(shape, window, len(lens))
     batch = case.batch(starts, lens, width)
@@ -128,27 +136,37 @@ def test_an_upper_bound_of_the_context_changes_nothing(window: int | None) -> No
     assert torch.equal(case.run(loose), case.run(exact))
 
 
+@pytest.mark.parametrize("split", [128, 256])
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
-def test_splits_are_folded_alike_inside_beside_and_in_a_launch_of_its_own(
-    shape: device.HeadLayout, window: int | None, monkeypatch: pytest.MonkeyPatch
+def test_splits_are_folded_alike_inside_beside_and_in_a_loop(
+    shape: device.HeadLayout, window: int | None, split: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = Case(shape, window, 1)
-    window_batch = case.batch([420], [8], 8)
-    inside = case.run(window_batch)
+    batch = case.batch([420], [8], 8)
+    monkeypatch.setattr(device, "in_one_program", lambda *_: False)
+    inside = case.run(batch, split)
     monkeypatch.setattr(device, "_FOLD_INSIDE", 0)
-    assert torch.equal(case.run(window_batch), inside)
+    assert torch.equal(case.run(batch, split), inside)
+    monkeypatch.setattr(device, "in_one_program", lambda *_: True)
+    assert torch.equal(case.run(batch, split), inside)
     monkeypatch.setattr(device, "_LONG", 1)
-    prompt = case.run(case.batch([420], [8], None))
-    assert (prompt - inside).float().norm() / inside.float().norm() < (1e-2 if GPU else 1e-6)
-    if GPU:
-        assert torch.equal(prompt, inside)
+    assert torch.equal(case.run(case.batch([420], [8], None), split), inside)
+
+
+def test_many_tiles_loop_over_their_splits_and_few_spread_them() -> None:
+    assert not device.in_one_program(8, 5, 1)
+    assert not device.in_one_program(8, 128, 8)
+    assert device.in_one_program(256, 5, 1)
+    assert device.in_one_program(8, 1, 1)
 
 
 @pytest.mark.skipif(not GPU, reason="bits depend on the matrix units, which the interpreter does not have")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_query_has_the_same_bits_in_any_company(shape: device.HeadLayout, window: int | None) -> None:
+def test_a_query_has_the_same_bits_in_any_company(
+    in_a_loop: bool, shape: device.HeadLayout, window: int | None
+) -> None:
     case = Case(shape, window, 3)
     start, count = 380, 200
     whole = case.run(case.batch([start] * 3, [count] * 3, None))[:count]

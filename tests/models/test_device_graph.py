@@ -81,7 +81,9 @@ def graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
 
 def _attach(graph: DecoderGraph | DeviceGraph, config: DecoderConfig) -> None:
     groups = kv_groups(config)
-    store = KVStore(groups, {group.name: 1 + 2 * LENGTH // BLOCK for group in groups}, BLOCK, TORCH_DTYPES[DTYPE], DEVICE)
+    store = KVStore(
+        groups, {group.name: 1 + 2 * LENGTH // BLOCK for group in groups}, BLOCK, TORCH_DTYPES[DTYPE], DEVICE
+    )
     for number in range(config.num_layers):
         graph.attach(number, store.keys(number), store.values(number))
 

@@ -97,6 +97,43 @@ def test_bodies_that_are_no_objects(served: Served, content: bytes, kind: str) -
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": [value]}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (TEXT, {"prompt": [0.5] * 300_000}, "prompt[0]"),
+        (TEXT, {"prompt": "a", **{f"x{n}": n for n in range(100_000)}}, "x0"),
+        (TEXT, {"prompt": "a", "logit_bias": {f"x{n}": "y" for n in range(5000)}}, "logit_bias"),
+        (CHAT, {"messages": [{"role": "x"}] * 50_000}, "messages[0].role"),
+        (CHAT, {"messages": HELLO, "chat_template_kwargs": nested(200)}, "chat_template_kwargs"),
+        (
+            "/v1/responses",
+            {"input": "x", "tools": [{"type": "function", "name": "f", "parameters": nested(200)}]},
+            "tools[0].parameters",
+        ),
+    ],
+    ids=["numbers", "fields", "keys", "messages", "variables", "schema"],
+)
+def test_a_body_full_of_faults_is_refused_at_the_first(
+    served: Served, path: str, body: dict[str, Any], param: str
+) -> None:
+    response = post(served.client, path, **body)
+    assert response.status_code == 400 and len(response.content) < 1000
+    assert response.json()["error"]["param"] == param
+
+
+def test_more_answers_than_may_ever_wait() -> None:
+    with in_process(Reciting("hi"), max_queue=4) as client:
+        assert error(client, TEXT, 400, prompt="a", n=13)["param"] == "n"
+        assert len(answer(client, TEXT, prompt="a", n=12)["choices"]) == 12
+
+
 def test_unknown_models_paths_and_methods(served: Served) -> None:
     assert error(served.client, CHAT, 404, messages=HELLO, model="gpt")["code"] == "model_not_found"
     assert served.client.get("/v1/models/gpt").status_code == 404

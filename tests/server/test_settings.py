@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def given(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[dict[str, Any],
     """What the command line asks for, without listening."""
     seen: list[Any] = []
     monkeypatch.setattr("paceline.server.run.serve", lambda load, settings: seen.append(settings))
-    monkeypatch.setattr(command, "_load", seen.append)
+    monkeypatch.setattr(command, "_load", lambda engine, log_format: seen.append(engine))
     original = command._server
 
     def listen(values: dict[str, Any]) -> tuple[Any, Any]:
@@ -142,6 +143,24 @@ def test_wrong_command_lines_name_the_flag(words: list[str], text: str, capsys: 
     assert text in capsys.readouterr().err
 
 
+@pytest.fixture
+def untouched_logs() -> Iterator[None]:
+    """The handlers of the loggers that the command sets up, put back at the end."""
+    loggers = [logging.getLogger(name) for name in ("paceline", "uvicorn")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("untouched_logs")
+def test_a_model_that_cannot_be_loaded_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "/nowhere/model", "--port", "0"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("paceline: ") and "/nowhere/model" in last
+
+
 def test_a_misspelt_key_of_the_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text("server:\n  prot: 82\n")
@@ -150,7 +169,9 @@ def test_a_misspelt_key_of_the_file_is_named(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_every_flag_has_help() -> None:
-    assert all(isinstance(flag, Flag) and flag.help.endswith((".", "written.", "off.")) for flag in command.SERVER_FLAGS)
+    assert all(
+        isinstance(flag, Flag) and flag.help.endswith((".", "written.", "off.")) for flag in command.SERVER_FLAGS
+    )
 
 
 def test_the_command_serves_and_stops(tmp_path: Path) -> None:
@@ -178,6 +199,8 @@ def test_the_command_serves_and_stops(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in log.read().splitlines() if line.startswith("{")]
     assert any(line["message"] == "speculation" and line["tokens_per_second"] > 0 for line in lines)
     assert any(line["message"] == "POST /v1/completions 200" and line["request_id"] for line in lines)
+    (ready,) = [line for line in lines if line["message"] == "ready"]
+    assert ready["settings"]["kv_cache_tokens"] == 2048 and ready["engine"]["drafter"]
     assert not any("secret" in json.dumps(line) for line in lines)
 
 

@@ -24,6 +24,7 @@ from tests.server.kit import (
     toy_engine,
 )
 
+from paceline.server.wire import EventStream
 from paceline.testing.harness import leftovers
 
 PATH = "/v1/chat/completions"
@@ -93,6 +94,21 @@ def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
             assert len(chunks) < 400  # what had waited came at once
             fresh = await Caller(app, PATH, LONG | {"max_tokens": 400, "seed": 1}).run()
             assert joined_chat(chunks) == joined_chat(chunks_of(fresh))
+
+    asyncio.run(main())
+
+
+def test_a_caller_that_takes_nothing_any_more_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EventStream, "patience", 0.05)
+
+    async def main() -> None:
+        with toy_engine() as engine:
+            app = app_over(engine)
+            stuck = Caller(app, PATH, LONG | {"max_tokens": 900})
+            stuck.may_read.clear()
+            await asyncio.wait_for(stuck.run(), 5)
+            await until(lambda: engine.info()["num_requests_running"] == 0)
+            assert app.state.server.in_flight == 0 and leftovers(engine) == []
 
     asyncio.run(main())
 

@@ -42,12 +42,14 @@ class NamedCosts:
 @dataclass(frozen=True)
 class SimulationSettings:
     """``traces``: files, empty = those that ship. ``costs``: names that ship or files, empty = all that ship.
-    ``drafters``: names in the traces, empty = all."""
+    ``drafters``: names in the traces, empty = all. ``charge_drafts``: lookups, too, cost what the table says that a
+    draft costs, as if a model had proposed what they did."""
 
     traces: tuple[str, ...] = ()
     costs: tuple[str, ...] = ()
     batches: tuple[int, ...] = (1, 4, 8)
     drafters: tuple[str, ...] = ()
+    charge_drafts: bool = False
 
     def check(self) -> None:
         if not self.batches or any(batch < 1 for batch in self.batches):
@@ -130,20 +132,20 @@ def simulate(settings: SimulationSettings, progress: Callable[[str, int, int], N
         if not own:
             known = ", ".join(dict.fromkeys(trace.drafter for trace in traces))
             raise ConfigError("drafters", f"no trace of {drafter!r}; there are {known}")
-        found.cells.extend(_cells(own, costs, batch))
+        table = costs.costs.without_draft() if own[0].free and not settings.charge_drafts else costs.costs
+        found.cells.extend(_cells(own, NamedCosts(costs.name, table), batch))
     return found
 
 
 def _cells(traces: Sequence[Trace], costs: NamedCosts, batch: int) -> Iterator[Cell]:
     """One cell per workload, and one of all of them."""
-    free = traces[0].free
-    book = CostBook(costs.costs.without_draft() if free else costs.costs)
+    book = CostBook(costs.costs)
     depth = max(trace.depth for trace in traces)
     for workload in (*dict.fromkeys(trace.workload for trace in traces), MIX):
         own = interleave([trace for trace in traces if workload in (MIX, trace.workload)])
         plain = replay(own, book, FixedDepth(0), batch)
         fixed = [replay(own, book, FixedDepth(deep), batch) for deep in range(1, depth + 1)]
-        gate = replay(own, book, Gated(AdaptiveGate(book.table, depth), free), batch)
+        gate = replay(own, book, Gated(AdaptiveGate(book.table, depth), own[0].free), batch)
         oracle = replay(own, book, Oracle(book), batch)
         yield Cell(
             drafter=own[0].drafter,

@@ -79,6 +79,8 @@ class RowColumns:
         self._history_written = [0] * max_rows
         self._free_indices = list(range(max_rows))
         self._in_use = [False] * max_rows
+        #: The row that fills batches, if one was taken.
+        self.padding: int | None = None
 
     @property
     def free_indices(self) -> int:
@@ -107,6 +109,7 @@ class RowColumns:
         self._free_indices.remove(index)
         heapq.heapify(self._free_indices)
         self._in_use[index] = True
+        self.padding = index
         self._reset(index)
         self._writers["pending"][index] = 0  # an id that every vocabulary has
         return index

@@ -19,12 +19,14 @@ PREDICTION_FLAGS = (
     Flag("dtype", str, "Number format; bfloat16 is the default.", MODEL),
     Flag("device", str, "auto (the default), cpu, cuda or mps.", MODEL),
     Flag("spec_method", str, "Drafter beside the prediction; none is the default.", SPECULATION),
-    Flag("prompt", str, "What is answered.", WORKLOAD),
-    Flag("lines", int, "Lines of the answer.", WORKLOAD),
-    Flag("max_tokens", int, "Most tokens the answer may take.", WORKLOAD, ("--max-tokens", "-n")),
-    Flag("temperature", float, "Of the answer.", WORKLOAD, ("--temperature", "--temp")),
-    Flag("min_p", float, "Of the answer.", WORKLOAD),
-    Flag("seed", int, "Of the answer.", WORKLOAD),
+    Flag(
+        "prompts",
+        list[str],
+        "copy (the default), prose (these ship with paceline) or PATH[:CATEGORY] of a .jsonl file; may be repeated.",
+        WORKLOAD,
+    ),
+    Flag("lines", int, "Lines of all answers together.", WORKLOAD),
+    Flag("max_tokens", int, "Most tokens of one answer.", WORKLOAD, ("--max-tokens", "-n")),
     Flag("every", str, "Lines per edit of the prediction, comma-separated.", WORKLOAD),
     Flag("repeats", int, "Interleaved runs.", LIMITS),
     Flag("threads", int, "CPU threads.", RUNTIME, ("--threads", "--num-threads")),
@@ -35,7 +37,7 @@ PREDICTION_FLAGS = (
 
 @with_options(PREDICTION_FLAGS)
 def prediction(**values: Any) -> None:
-    """Answer a request plainly, edit the answer by a script, and give it back as the prediction of the same request.
+    """Answer requests plainly, edit the answers by a script, and give them back as predictions of the same requests.
 
     Plain and predicted runs take turns in one engine; speed-ups carry 95 percent bootstrap bounds.
     """
@@ -68,8 +70,10 @@ def _settings(values: dict[str, Any]) -> PredictionSettings:
     from ..bench.prediction import PredictionSettings
     from ..core.errors import ConfigError
 
-    names = {field.name for field in fields(PredictionSettings)} - {"every"}
+    names = {field.name for field in fields(PredictionSettings)} - {"every", "prompts"}
     chosen = {name: values[name] for name in names if values[name] is not None}
+    if values["prompts"]:
+        chosen["prompts"] = tuple(values["prompts"])
     if values["every"] is not None:
         try:
             chosen["every"] = tuple(int(word) for word in values["every"].split(","))

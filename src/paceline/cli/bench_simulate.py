@@ -20,6 +20,7 @@ _FLAGS = (
     ),
     Flag("batch", str, "Numbers of requests together, comma-separated.", WORKLOAD, default="1,4,8"),
     Flag("drafters", str, "Only these drafters of the traces, comma-separated.", WORKLOAD),
+    Flag("charge_drafts", bool, "Lookups cost what the table says that a draft costs.", WORKLOAD, default=False),
     Flag("report", str, "Write a Markdown report to this file.", OUTPUT),
     DEBUG_FLAG,
 )
@@ -63,4 +64,4 @@ def _settings(values: dict[str, Any]) -> SimulationSettings:
         raise ConfigError("batch", f"not a list of numbers: {values['batch']}") from error
     drafters = tuple(word.strip() for word in (values["drafters"] or "").split(",") if word.strip())
     traces, costs = tuple(values["traces"] or ()), tuple(values["costs"] or ())
-    return SimulationSettings(traces, costs, batches, drafters)
+    return SimulationSettings(traces, costs, batches, drafters, values["charge_drafts"])

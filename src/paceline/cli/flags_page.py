@@ -114,6 +114,7 @@ def _spellings(option: Any) -> list[str]:
 
 
 def _variable(name: str) -> str:
+    name = "seed" if name == "engine_seed" else name
     known = name in setting_names() or name in server_settings()
     return f"`{PREFIX}{name.upper()}`" if known else ""
 

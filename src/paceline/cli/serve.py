@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -59,7 +60,7 @@ def serve(
     if config.model.skip_tokenizer_init:
         raise ConfigError("skip_tokenizer_init", "a server reads and writes text, which needs the tokenizer")
     listen, settings = _server(asked.server | given(SERVER_FLAGS, values))
-    listen(lambda: _load(engine), settings)
+    listen(lambda: _load(engine, settings.log_format), settings)
 
 
 def _server(values: dict[str, Any]) -> tuple[Any, Any]:
@@ -74,15 +75,20 @@ def _server(values: dict[str, Any]) -> tuple[Any, Any]:
     return listen, ServerSettings.build(**values)
 
 
-def _load(engine: dict[str, Any]) -> AsyncLLM:
-    """The engine, with bars while it loads and two lines on what runs."""
+def _load(engine: dict[str, Any], log_format: str) -> AsyncLLM:
+    """The engine, with bars while it loads; then what runs and every setting, as lines or in the log."""
     from ..engine.async_llm import AsyncLLM
     from ..engine.progress import loading_bars
     from .running import note
     from .summary import setup_lines
 
-    with loading_bars(sys.stderr.isatty()) as progress:
+    structured = log_format == "json"
+    with loading_bars(sys.stderr.isatty() and not structured) as progress:
         llm = AsyncLLM(progress=progress, **engine)
-    if sys.stderr.isatty():
-        note(setup_lines(llm.info(), llm.engine.config.resolved()))
+    info, chosen = llm.info(), llm.engine.config.resolved()
+    if structured:
+        facts = {name: value for name, value in chosen.items() if value is not None}
+        logging.getLogger("paceline.server").info("ready", extra={"engine": info, "settings": facts})
+    else:
+        note(setup_lines(info, chosen))
     return llm

@@ -76,14 +76,16 @@ class Window:
 class Draft:
     """Proposals of one round, ragged: ``tokens`` [B, K] int32, ``lengths`` [B] int32 with 0 <= lengths <= K.
 
-    Entries past a row's length mean nothing and may hold anything. ``matches``: for drafters that look text up, how long a
-    match each row's proposals rest on, as the gate files them: 0 = not known, 1 = a doubtful one, m + 1 = one sound
-    occurrence of m tokens, more where several occurrences agree.
+    Entries past a row's length mean nothing and may hold anything. ``matches``: for drafters that look text up, how
+    long a match each row's proposals rest on, as the gate files them: 0 = not known, 1 = a doubtful one, m + 1 = one
+    sound occurrence of m tokens, more where several occurrences agree. ``lists``: the proposals as lists, where the
+    host made them: reading them back from tensors would be for nothing.
     """
 
     tokens: torch.Tensor
     lengths: torch.Tensor
     matches: Sequence[int] | None = None
+    lists: Sequence[Sequence[int]] | None = None
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[int]], matches: Sequence[int] | None = None) -> Draft:
@@ -94,10 +96,12 @@ class Draft:
         width = max(lengths, default=0)
         padded = [list(proposal) + [0] * (width - len(proposal)) for proposal in lists]
         tokens = torch.tensor(padded, dtype=torch.int32).reshape(len(lists), width)
-        return cls(tokens, torch.tensor(lengths, dtype=torch.int32), matches)
+        return cls(tokens, torch.tensor(lengths, dtype=torch.int32), matches, [list(proposal) for proposal in lists])
 
     def to_lists(self) -> list[list[int]]:
-        """One list of token ids per row; reads the tensors to the host."""
+        """One list of token ids per row; reads the tensors to the host if need be."""
+        if self.lists is not None:
+            return [list(proposal) for proposal in self.lists]
         tokens: list[list[int]] = self.tokens.tolist()
         return [row[:n] for row, n in zip(tokens, self.lengths.tolist(), strict=True)]
 

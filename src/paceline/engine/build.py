@@ -25,8 +25,8 @@ from ..grammar.compiler import GrammarCompiler
 from .admission import Door
 from .binder import GroupBinding, bind_speculative_group
 from .calibration import CostSubject, costs_for, kept_costs
-from .capture import LauncherFactory
-from .draws import RowSampler
+from .capture import FLAVORS, LauncherFactory
+from .draws import Flavor, RowSampler
 from .engine import Engine
 from .graph_backend import GraphBackend
 from .group import GroupTools
@@ -57,7 +57,8 @@ class Extras:
     """What an engine may be given beside its target. ``progress`` hears of slow steps; ``base``: bytes that the process
     held before the target was loaded; ``identity``: the artifact's name@revision, under which measured costs are kept
     on disk (``None`` = measure and keep nothing); ``costs``: used in place of measured ones; ``forced``: benchmarks
-    only; ``graphs``: record device rounds with this instead of the device's own graphs."""
+    only; ``graphs``: record device rounds with this instead of the device's own graphs; ``flavors``: kinds of rows that
+    rounds are captured for, where not all can come."""
 
     progress: Progress | None = None
     base: int = 0
@@ -65,6 +66,7 @@ class Extras:
     costs: CostTable | None = None
     forced: ForcedAcceptance | None = None
     graphs: GraphBackend | None = None
+    flavors: Sequence[Flavor] = FLAVORS
 
 
 def build_engine(config: EngineConfig, drafter: DraftProvider | None, progress: Progress | None) -> Engine:
@@ -115,9 +117,8 @@ def assemble(
     plan = plan_memory(facts, config, limits, drafting.depth, extras.base)
     graphs = extras.graphs is not None or (target.device.type == "cuda" and _device_round(config, target))
     tables = _tables(config, target, groups, (plan, limits.rows + graphs))
-    launchers = LauncherFactory(
-        tables.take_padding() if graphs else None, config.runtime.fill_span, extras.progress, backend=extras.graphs
-    )
+    padding = tables.take_padding() if graphs else None
+    launchers = LauncherFactory(padding, config.runtime.fill_span, extras.progress, extras.flavors, extras.graphs)
     families = FamilyCache(tables)
     parts = EngineParts(
         target=target,

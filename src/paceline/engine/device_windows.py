@@ -71,7 +71,7 @@ def chosen(tables: RowTables, offer: Offer) -> tuple[torch.Tensor, torch.Tensor]
         legal = ((drafted >= 0) & (drafted < offer.vocabulary)).long().cumprod(1).sum(1)
         proposals[:, : drafted.shape[1]] = drafted.clamp(0, offer.vocabulary - 1)
         most = torch.minimum(offer.depths, tables.remaining[offer.index])
-        lengths = torch.minimum(torch.minimum(offer.drafted_lengths.to(torch.int64), most), legal)
+        lengths = torch.minimum(torch.minimum(offer.drafted_lengths.to(torch.int64), most), legal).clamp(min=0)
     columns = offer.given.shape[1]
     if columns:
         told = offer.given_lengths > 0

@@ -120,10 +120,11 @@ class GuardedDrafter:
             self._guard(mine, lambda: self._rows.before_device_round(mine, asked, width))
 
     def draft_device(self, index: torch.Tensor, depths: torch.Tensor, depth: int) -> Draft | None:
-        """Proposals on the device; ``None`` if the drafter failed, which costs all rows their drafter."""
+        """Proposals on the device; ``None`` if the drafter failed, which costs all rows their drafter. What the host
+        can see of them is checked here, ids and lengths where the windows are laid out."""
         drafts: list[Draft] = []
-        self._guard(None, lambda: drafts.append(self._rows.draft_device(index, depths, depth)))
-        return drafts[0] if drafts else None
+        self._guard(None, lambda: drafts.append(_shaped(self._rows.draft_device(index, depths, depth), len(index))))
+        return Draft(drafts[0].tokens[:, :depth], drafts[0].lengths) if drafts else None
 
     def direct(self) -> DirectDrafter:
         """The device half without a guard, for recording graphs: what fails then is the recording, not the drafter."""
@@ -174,13 +175,7 @@ class GuardedDrafter:
         self._guard((), self._rows.close)
 
     def _checked(self, draft: Draft, batch: RoundBatch) -> Draft:
-        count = len(batch.rows)
-        if draft.tokens.ndim != 2 or draft.tokens.shape[0] != count or draft.lengths.shape != (count,):
-            raise DraftError(
-                f"draft() must return tokens [{count}, K] and lengths [{count}], "
-                f"not {tuple(draft.tokens.shape)} and {tuple(draft.lengths.shape)}"
-            )
-        lengths = draft.lengths.tolist()
+        lengths = _shaped(draft, len(batch.rows)).lengths.tolist()
         if any(not 0 <= n <= draft.tokens.shape[1] for n in lengths):
             raise DraftError(f"draft() returned lengths {lengths} for {draft.tokens.shape[1]} columns")
         return draft
@@ -240,6 +235,16 @@ class DirectDrafter:
     def commit_device(self, index: torch.Tensor, window: Window, accepted: torch.Tensor) -> None:
         if self.on_device:
             self._rows.commit_device(index, window, accepted)
+
+
+def _shaped(draft: Draft, rows: int) -> Draft:
+    """The draft, if it has an entry for each of ``rows`` rows."""
+    if draft.tokens.ndim != 2 or draft.tokens.shape[0] != rows or draft.lengths.shape != (rows,):
+        raise DraftError(
+            f"a draft must be tokens [{rows}, K] and lengths [{rows}], "
+            f"not {tuple(draft.tokens.shape)} and {tuple(draft.lengths.shape)}"
+        )
+    return draft
 
 
 def _rows_of(batch: RoundBatch, keep: Sequence[int]) -> RoundBatch:

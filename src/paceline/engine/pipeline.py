@@ -80,7 +80,7 @@ class Pipeline:
                 self.flush()
                 rows = list(group.host.rows)
                 decided = dict(zip(indices_of(plan.rows), plan.depths, strict=True))
-                plan = group.planner.look_up(rows, decided)
+                plan = group.planner.plan(rows, decided=decided)
             if rows:
                 self._run(plan)
         if not group.host.rows:
@@ -98,7 +98,7 @@ class Pipeline:
         flight, self._flight = self._flight, None
         if flight is not None:
             self._group.stats.dropped_positions += sum(1 + width for width in flight.plan.widths)
-            self._group.release_deferred()
+        self._group.release_deferred()  # also those that waited for a round whose read failed
 
     def _run(self, plan: RoundPlan) -> None:
         ahead = self._may_run_ahead(plan)
@@ -147,8 +147,10 @@ class Pipeline:
     # -- launching and reading ----------------------------------------------------------------------------------------
 
     def _launch(self, plan: RoundPlan) -> Flight:
+        drafter = self._group.drafter
+        drafter.before_device_round(plan.rows, plan.depths, max(plan.depth, plan.span) + 1)
+        plan.depths = [depth if drafter.has(row) else 0 for row, depth in zip(plan.rows, plan.depths, strict=True)]
         shape = RoundShape(plan.depth, plan.span, Flavor.of(plan.rows))
-        self._group.drafter.before_device_round(plan.rows, plan.depths, shape.depth + 1)
         ask = RoundAsk(indices_of(plan.rows), plan.depths, plan.given, shape)
         return Flight(plan, shape, self._launcher.launch(ask))
 

@@ -108,8 +108,11 @@ class Planner:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, rows: list[Row], unread: Unread = None) -> RoundPlan:
-        """The next round. ``unread``: whether a round in flight names a row (``None`` = nothing is in flight)."""
+    def plan(
+        self, rows: list[Row], unread: Unread = None, decided: Mapping[int, int] | None = None
+    ) -> RoundPlan:
+        """The next round. ``unread``: whether a round in flight names a row (``None`` = nothing is in flight);
+        ``decided``: depths by row index that were chosen before the last round was read (default: choose now)."""
         spans, in_flight = self._policy.spans, unread is not None
         started = [not in_flight and spans.started(row) for row in rows]
         caps = [self._cap(row, unread) for row in rows]
@@ -122,7 +125,10 @@ class Planner:
                 for row, span, cap, match in zip(rows, started, caps, found.matches, strict=True)
             ]
         caps = [0 if span else cap for cap, span in zip(caps, started, strict=True)]
-        depths = self._decide(rows, caps, started, found)
+        if decided is None:
+            depths = self._decide(rows, caps, started, found)
+        else:
+            depths = [min(cap, decided.get(row.index, 0)) for row, cap in zip(rows, caps, strict=True)]
         plan = RoundPlan.plain(rows, depths)
         plan.room = [self._cap(row, unread) if row.request.grammar is not None else 0 for row in rows]
         if found is not None:
@@ -131,14 +137,6 @@ class Planner:
             if started[place]:
                 plan.given[place] = spans.proposals(row, max(depths), alone=len(rows) == 1)
                 plan.sources[place] = "span"
-        return plan
-
-    def look_up(self, rows: list[Row], decided: Mapping[int, int]) -> RoundPlan:
-        """The next round within depths that were ``decided`` (row index -> depth) before the last round was read."""
-        depths = [min(decided.get(row.index, 0), self._cap(row)) for row in rows]
-        plan = RoundPlan.plain(rows, depths)
-        if self._looks_up and any(depths):
-            self._take_found(plan, self._drafter.draft(self._batch(rows, depths)))
         return plan
 
     def _cap(self, row: Row, unread: Unread = None) -> int:
@@ -201,9 +199,9 @@ class Planner:
         entries: list[Evidence] = []
         for row, match in zip(plan.rows, plan.matches, strict=True):
             result = results.get(row.index)
-            if result is None or row.index in plan.forced:
+            if result is None:
                 continue
-            if result.source == "draft":
+            if result.source == "draft" and row.index not in plan.forced:
                 entries.extend(self._policy.shadow.settle([row.index]))
                 tested = len(result.proposals) if result.correction is not None else result.accepted
                 entries.append(Evidence(row.index, tested, result.accepted, match))

@@ -81,6 +81,8 @@ class Preparation:
         """Give back everything of the newest row here; returns what to queue again, ``None`` if there is no row."""
         entry = self._engine.newest
         if entry is not None:
+            if entry.resumes:
+                self._group.spans.suspend(entry.row)
             self._group.release_row(entry.row)
             self._engine.remove(entry)
             return PreemptedRow(entry.row, entry.state, None) if entry.resumes else entry.row.request
@@ -231,6 +233,7 @@ class Preparation:
         """Deliver the draw of step 0 (spec 4.15) and queue the row, or end it."""
         row, state = entry.row, entry.state
         outcome = deliver(self._group.host, row, result)
+        self._group.stats.generation_tokens += outcome.taken
         row.step = 1
         row.generated = outcome.taken + (1 if outcome.kind == "stop" and result.saw_eos else 0)
         row.tokens.extend(result.emitted[: outcome.taken])

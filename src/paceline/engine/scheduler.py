@@ -67,7 +67,6 @@ class Scheduler:
         taken = self._consumers[row.request.id].take(row, tokens, metadata)
         if not 0 <= taken <= len(tokens):
             raise RowFailed(f"the consumer took {taken} tokens of a burst of {len(tokens)}")
-        self._stats.generation_tokens += taken
         return taken
 
     def finish(self, row: Row, finished: Finished) -> None:
@@ -136,9 +135,13 @@ class Scheduler:
     @property
     def running_tokens(self) -> int:
         """Target positions the next round may run (spec 18.1)."""
-        if not self._rows:
+        rows, group = self._rows, self._group
+        if not rows or group is None:
             return 0
-        return len(self._rows) * (1 + max(min(row.request.draft_cap, row.remaining) for row in self._rows))
+        caps = [min(row.request.draft_cap, row.remaining) for row in rows]
+        deepest, alone = max(caps), len(rows) == 1
+        spans = [len(group.spans.proposals(row, deepest, alone=alone)) for row in rows]
+        return len(rows) * (1 + max(span or cap for span, cap in zip(spans, caps, strict=True)))
 
     @property
     def token_weight(self) -> int:

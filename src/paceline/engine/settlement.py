@@ -51,6 +51,7 @@ class Settlement:
         """Hand a row its burst and settle its host mirror."""
         group = self._group
         outcome = deliver(group.host, row, result)
+        group.stats.generation_tokens += outcome.taken
         settle(row, group.state_of(row), result, outcome)
         going = outcome.kind == "continue"
         group.spans.delivered(row, result, outcome.taken, going)

@@ -25,12 +25,15 @@ class GateSettings:
 
     - ``margin``: what a window with proposals must be worth, in units of the same round without.
     - ``probe_after``: a probe follows so many decisions without proposals and without evidence. The interval doubles at
-      each probe, up to ``probe_at_most``, and is the first one again after ``probe_after`` observed rounds in a row.
+      each probe, up to ``probe_at_most``, and is the first one again after ``probe_settled`` observed rounds in a row.
+    - ``probe_weight``: observations that the fresh evidence of a probe is worth: few, so that it is soon refuted.
     """
 
     margin: float = 1.03
     probe_after: int = 16
     probe_at_most: int = 256
+    probe_settled: int = 32
+    probe_weight: float = 3.0
     evidence: EvidenceSettings = field(default_factory=EvidenceSettings)
 
 
@@ -49,7 +52,7 @@ class AdaptiveGate:
         self._group = Counters(self._slots, self._settings.evidence)
         self._rows: dict[int, Counters] = {}
         self._decisions = 0
-        self._probes = _ProbeClock(self._settings.probe_after, self._settings.probe_at_most)
+        self._probes = _ProbeClock(self._settings)
         self._expected = (1.0, 1.0)
 
     @property
@@ -98,23 +101,26 @@ class AdaptiveGate:
     def observe(self, entries: Sequence[Evidence]) -> None:
         """What one round and the probes that it settled showed. Rows that have left are ignored."""
         seen: dict[int, list[tuple[float, float]]] = {}
+        group = self._group.drifted(self._decisions)
         for entry in entries:
             row = self._rows.get(entry.index)
             if row is None:
                 continue
             found = tally(entry, self._slots)
-            row.catch_up(found, self._group, self._decisions)
+            row.catch_up(found, group, self._decisions)
             row.add(found)
             for slot, pair in found.items():
                 seen.setdefault(slot, []).append(pair)
         if seen:
             self._probes.observed()
+            self._group.catch_up(seen, group, self._decisions)
             self._group.add({slot: _mean(pairs) for slot, pairs in seen.items()})
 
     def _decide(self, rows: Sequence[GateRow], caps: Sequence[int]) -> Choice:
         """The best depths, or none if they are not worth the margin (spec 11.5)."""
         costs = self._round_costs(rows)
-        choice = choose([self._chances(row, cap) for row, cap in zip(rows, caps, strict=True)], costs)
+        group = self._group.drifted(self._decisions)
+        choice = choose([self._chances(row, cap, group) for row, cap in zip(rows, caps, strict=True)], costs)
         if any(choice.depths) and not self._pays(choice.tokens, choice.cost, len(rows), costs.plain):
             choice = Choice([0] * len(rows), float(len(rows)), costs.plain)
         self._expected = (choice.tokens / choice.cost, len(rows) / costs.plain)
@@ -123,13 +129,13 @@ class AdaptiveGate:
     def _pays(self, tokens: float, cost: float, rows: int, plain: float) -> bool:
         return tokens * plain >= self._settings.margin * rows * cost
 
-    def _chances(self, row: GateRow, cap: int) -> list[float]:
+    def _chances(self, row: GateRow, cap: int, group: Sequence[float]) -> list[float]:
         most = min(cap, row.remaining - 1, self._slots.depth)
         if most <= 0:
             return []
         if row.index not in self._rows:
             self.join(row.index)
-        return self._rows[row.index].chances(row.match, most, self._group, self._decisions)
+        return self._rows[row.index].chances(row.match, most, group, self._decisions)
 
     def _round_costs(self, rows: Sequence[GateRow]) -> RoundCosts:
         context = sum(row.context for row in rows) // len(rows)
@@ -139,6 +145,11 @@ class AdaptiveGate:
                 self._rounds.clear()
             self._rounds[key] = RoundCosts(self._costs, len(rows), key[1] * CONTEXT_BUCKET + CONTEXT_BUCKET // 2)
         return self._rounds[key]
+
+    def _fresh(self) -> Counters:
+        """Evidence of a row that is to be tried again."""
+        settings = self._settings
+        return Counters(self._slots, settings.evidence, None, self._decisions, settings.probe_weight)
 
     def probe_depth(self, rows: Sequence[GateRow]) -> int:
         """The deepest common depth that would be worth the margin if every proposal were right (spec 11.6)."""
@@ -157,7 +168,7 @@ class AdaptiveGate:
             self._probes.postpone()
             return [0] * len(rows)
         for row in rows:
-            self._rows[row.index] = Counters(self._slots, self._settings.evidence, None, self._decisions)
+            self._rows[row.index] = self._fresh()
         self._probes.start()
         choice = self._decide(rows, caps)
         pairs = zip(caps, choice.depths, strict=True)
@@ -167,9 +178,9 @@ class AdaptiveGate:
 class _ProbeClock:
     """When to probe, counted in decisions (spec 11.6)."""
 
-    def __init__(self, first: int, longest: int) -> None:
-        self._first, self._longest = first, longest
-        self._interval = first
+    def __init__(self, settings: GateSettings) -> None:
+        self._first, self._longest, self._settled = settings.probe_after, settings.probe_at_most, settings.probe_settled
+        self._interval = self._first
         self._idle = self._awaited = self._run = 0
         self._observed = False
         self.probing = False
@@ -179,7 +190,7 @@ class _ProbeClock:
         self.probing = False
         self._run = self._run + 1 if self._observed else 0
         self._observed = False
-        if self._run >= self._first:
+        if self._run >= self._settled:
             self._interval = self._first
 
     def awaiting(self) -> bool:

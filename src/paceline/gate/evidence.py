@@ -18,7 +18,8 @@ class EvidenceSettings:
 
     - ``fast``, ``slow``: what one observation leaves of the older ones; rates are the mean over both.
     - ``weight``: observations that a start (the prior, the group's evidence) is worth.
-    - ``drift``: how far a rate of a row that was not observed moves towards the group's, per decision.
+    - ``drift``: how far a rate that was not observed moves per decision: a row's towards the group's, the group's
+      towards that of the place before.
     - ``prior``: rate of a place in the window that nothing is known of.
     - ``matches``: first match lengths (as ``Draft.matches`` counts them) of the classes that proposals with a known
       match are filed by; ``match_priors``: rates of these classes before anything was observed.
@@ -58,24 +59,32 @@ class Slots:
 class Counters:
     """Decayed counts of right and wrong proposals per slot, and the rates that follow from them.
 
-    ``start``: take over the rates of these counters (the group's), with the weight of a start. ``now``: number of the
-    newest decision; rates that are not observed drift from then on.
+    ``start``: take over the rates of these counters (the group's). ``now``: number of the newest decision; rates that
+    are not observed drift from then on. ``weight``: of the start, in place of that of the settings.
     """
 
-    def __init__(self, slots: Slots, settings: EvidenceSettings, start: Counters | None = None, now: int = 0) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        settings: EvidenceSettings,
+        start: Counters | None = None,
+        now: int = 0,
+        weight: float | None = None,
+    ) -> None:
+        weight = settings.weight if weight is None else weight
         self._slots = slots
         self._settings = settings
         self._last = [now] * slots.count
         self._known = 0
         self.rates = list(slots.priors)
-        self._fast_right, self._fast_wrong = _counts(self.rates, settings.weight)
-        self._slow_right, self._slow_wrong = _counts(self.rates, settings.weight)
+        self._fast_right, self._fast_wrong = _counts(self.rates, weight)
+        self._slow_right, self._slow_wrong = _counts(self.rates, weight)
         if start is not None:
             self.rates, self._known = list(start.rates), start._known
             fast = _shares(start._fast_right, start._fast_wrong)
             slow = _shares(start._slow_right, start._slow_wrong)
-            self._fast_right, self._fast_wrong = _counts(fast, settings.weight)
-            self._slow_right, self._slow_wrong = _counts(slow, settings.weight)
+            self._fast_right, self._fast_wrong = _counts(fast, weight)
+            self._slow_right, self._slow_wrong = _counts(slow, weight)
 
     def add(self, counts: Mapping[int, tuple[float, float]]) -> None:
         """Right and wrong proposals by slot; the older ones fade by as many steps as there are new ones."""
@@ -101,34 +110,40 @@ class Counters:
         if 0 < self._known < depth:
             self.rates[self._known : depth] = [self.rates[self._known - 1]] * (depth - self._known)
 
-    def catch_up(self, slots: Iterable[int], group: Counters, now: int) -> None:
-        """Make the drift of these slots towards the group part of the counts; they are observed at decision ``now``."""
+    def catch_up(self, slots: Iterable[int], towards: Sequence[float], now: int) -> None:
+        """Make the drift of these slots part of the counts; they are observed at decision ``now``."""
         for slot in slots:
             age, self._last[slot] = now - self._last[slot] - 1, now
             if age > 0:
                 kept = (1.0 - self._settings.drift) ** age
-                fast = _share(group._fast_right, group._fast_wrong, slot)
-                slow = _share(group._slow_right, group._slow_wrong, slot)
-                _drift(self._fast_right, self._fast_wrong, slot, fast, kept)
-                _drift(self._slow_right, self._slow_wrong, slot, slow, kept)
+                _drift(self._fast_right, self._fast_wrong, slot, towards[slot], kept)
+                _drift(self._slow_right, self._slow_wrong, slot, towards[slot], kept)
 
-    def chances(self, match: int, most: int, group: Counters, now: int) -> list[float]:
-        """Chance that the first j proposals are all right, for j = 1 .. ``most``, at decision ``now``."""
+    def drifted(self, now: int) -> list[float]:
+        """The group's rates at decision ``now``. A place that is not reached any more takes on the rate of the one
+        before it, else a drafter that was unlucky once would not be asked so deep again."""
+        found = list(self.rates)
+        keep = 1.0 - self._settings.drift
+        for place in range(1, self._slots.depth):
+            age = now - self._last[place] - 1
+            if age > 0:
+                found[place] = found[place - 1] + (found[place] - found[place - 1]) * keep**age
+        return found
+
+    def chances(self, match: int, most: int, towards: Sequence[float], now: int) -> list[float]:
+        """Chance that the first j proposals are all right, for j = 1 .. ``most``, at decision ``now``. ``towards``: the
+        group's rates by slot."""
         found: list[float] = []
         chance, keep = 1.0, 1.0 - self._settings.drift
-        rates, theirs, last = self.rates, group.rates, self._last
+        rates, last = self.rates, self._last
         for slot in self._slots.of(match)[:most]:
             age = now - last[slot] - 1
             if age <= 0:
                 chance *= rates[slot]
             else:
-                chance *= theirs[slot] + (rates[slot] - theirs[slot]) * keep**age
+                chance *= towards[slot] + (rates[slot] - towards[slot]) * keep**age
             found.append(chance)
         return found
-
-
-def _share(rights: Sequence[float], wrongs: Sequence[float], slot: int) -> float:
-    return rights[slot] / (rights[slot] + wrongs[slot])
 
 
 def _shares(rights: Sequence[float], wrongs: Sequence[float]) -> list[float]:

@@ -14,7 +14,7 @@ from .draws import power_above
 
 @dataclass(frozen=True)
 class RoundColumns:
-    """The columns [R] that a round advances, ``eos_ids`` [R, E] int64 and ``history`` [R, L] int32 (last column spare)."""
+    """Columns [R] that a round advances, ``eos_ids`` [R, E] int64 and ``history`` [R, L] int32 (last column spare)."""
 
     pending: torch.Tensor
     length: torch.Tensor
@@ -28,7 +28,7 @@ class RoundColumns:
 
 @dataclass(frozen=True)
 class AcceptedRound:
-    """``emitted``, ``accepted`` [B] int64; ``saw_eos``, ``ended``, ``bad`` [B] bool; ``figures`` [B, 5 + K + W] int64."""
+    """``emitted``, ``accepted`` [B] int64, ``saw_eos``, ``ended``, ``bad`` [B] bool, ``figures`` [B, 5 + K + W]."""
 
     emitted: torch.Tensor
     accepted: torch.Tensor

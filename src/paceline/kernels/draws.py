@@ -17,9 +17,18 @@ PROGRAMS = 1056
 
 
 @dataclass(frozen=True)
+class DrawPlace:
+    """Which row of the columns logits row m has: ``index[m // width]`` (``index`` ``None``: m), drawn at
+    ``step + offset + m % width``."""
+
+    index: torch.Tensor | None = None
+    width: int = 1
+    offset: int = 0
+
+
+@dataclass(frozen=True)
 class DrawColumns:
-    """Parameters [R] of draws, as in ``sampling.params``; logits row m has those of column row ``index[m // width]``
-    (``index`` ``None``: of row m) and is drawn at ``step + offset + m % width``."""
+    """Parameters [R] of draws, as in ``sampling.params``, and whose they are."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -27,19 +36,17 @@ class DrawColumns:
     min_p: torch.Tensor
     seed: torch.Tensor
     step: torch.Tensor
-    index: torch.Tensor | None = None
-    width: int = 1
-    offset: int = 0
+    place: DrawPlace = DrawPlace()
 
     @property
     def layout(self) -> dict[str, bool | int]:
         """Constants of the kernels."""
-        return {"WIDTH": self.width, "INDEXED": self.index is not None}
+        return {"WIDTH": self.place.width, "INDEXED": self.place.index is not None}
 
     @property
     def owners(self) -> torch.Tensor:
         """What the kernels read in place of ``index`` where there is none, unread."""
-        return self.step if self.index is None else self.index
+        return self.step if self.place.index is None else self.place.index
 
 
 def available(logits: torch.Tensor) -> bool:
@@ -50,7 +57,7 @@ def available(logits: torch.Tensor) -> bool:
 def draw_rows(
     logits: torch.Tensor, columns: DrawColumns, ids: torch.Tensor | None, *, greedy: bool, filtered: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens [M] int64 and bad [M] bool of ``logits`` [M, N], whose places are ``ids`` [N] int64 (``None``: themselves).
+    """Tokens [M] int64 and bad [M] bool of ``logits`` [M, N], whose places are ``ids`` [N] int64 (``None``: places).
 
     ``greedy``: no row samples; ``filtered``: some row has top-k, top-p or min-p.
     """
@@ -84,7 +91,7 @@ def _draw_plain(
         broken,
         logits.stride(0),
         count,
-        columns.offset,
+        columns.place.offset,
         share,
         LISTED=ids is not None,
         GREEDY=greedy,

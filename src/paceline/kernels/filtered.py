@@ -9,9 +9,9 @@ import torch
 
 from .draws import TILE, DrawColumns, combine, power_above, split
 
-BINS = 1024
-"""Bins of equal width in which ids are counted by how far they are below the largest."""
-CAPACITY = 4096
+BINS = 256
+"""Bins of equal width in which ids are counted by how far they are below the largest. Counting costs in proportion."""
+CAPACITY = 8192
 """Ids per row whose place in the order may be in question; rows with more are read where they lie."""
 _SIZE, _WAYS = 512, 16
 _COUNT_TILE = 4096
@@ -55,12 +55,12 @@ def draw_filtered(
     )
     kernels.gather_kernel[grid](
         logits, listed, index, heat, min_p, seed, step, peaks, lows, plan, masses, copied, buffer, buffer_places,
-        best, place, stride, count, columns.offset, share, parts, capacity,
+        best, place, stride, count, columns.place.offset, share, parts, capacity,
         LISTED=ids is not None, BLOCK=TILE, **layout, **exact,
     )  # fmt: skip
     kernels.finish_kernel[(rows,)](
         logits, listed, index, heat, top_k, top_p, min_p, seed, step, peaks, lows, plan, masses, buffer,
-        buffer_places, best, place, stride, count, columns.offset, parts, capacity,
+        buffer_places, best, place, stride, count, columns.place.offset, parts, capacity,
         LISTED=ids is not None, SIZE=_SIZE, WAYS=_WAYS, num_warps=8, **layout, **exact,
     )  # fmt: skip
     return combine(best, place, broken, ids)

@@ -1,4 +1,4 @@
-"""Prompt lookup over the token history of many rows at once: where the newest tokens occurred before, and what followed.
+"""Prompt lookup over the histories of many rows at once: where the newest tokens occurred before, and what followed.
 
 Knows histories as a tensor, no row record. One search: the reference on any device, a kernel on CUDA.
 Legend: R rows of the tables, B rows asked for, L history columns, K proposals, E end ids.
@@ -37,9 +37,10 @@ def look_up(
     """Proposals [B, K] int32 and their lengths [B] int32 for the rows ``index`` [B] int64: at most ``depths`` [B] each,
     K = ``depth``. Entries past a row's length are 0. No value of another device is read."""
     if texts.history.device.type == "cuda" and depth:
-        from .triton import lookup
+        from .triton.lookup import look_up as launch
 
-        return lookup.look_up(texts, rule, index, depths, depth)
+        tokens, lengths = launch(texts, rule, index, depths, depth)
+        return tokens, lengths
     return look_up_plain(texts, rule, index, depths, depth)
 
 
@@ -65,7 +66,7 @@ def look_up_plain(
 
 
 def _match_lengths(history: torch.Tensor, counts: torch.Tensor, rule: LookupRule) -> torch.Tensor:
-    """How many of a row's newest tokens end at each column, at most ``window_max``, 0 where no token follows: [B, L]."""
+    """How many of a row's newest tokens end at each column [B, L]: at most ``window_max``, 0 where none follows."""
     columns = torch.arange(history.shape[1], device=history.device)
     lengths = torch.zeros_like(history)
     running = columns < (counts - 1).unsqueeze(1)

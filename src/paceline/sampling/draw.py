@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..kernels.draws import DrawColumns, available, draw_rows
+from ..kernels.draws import DrawColumns, DrawPlace, available, draw_rows
 from .chains import permitted_rows, toned
 from .host import draw_host
 from .noise import INVERSE_CDF, gumbel, philox, philox_range, uniform
@@ -20,6 +20,8 @@ from .units import gaps_and_weights, units_of
 #: Rows of sampled draws at least this wide are drawn one by one on the CPU, skipping ids that cannot win; narrower
 #: ones are drawn together. Both give the same tokens.
 WIDE = 1024
+#: Every row of logits has the parameters of the same number.
+_EACH = DrawPlace()
 
 
 class Draws(NamedTuple):
@@ -61,7 +63,7 @@ def draw_indexed(
     logits [B * width, N], place p of a window drawn at ``step + offset + p``. ``tokens`` are full ids; a bad row's is
     the first. On CUDA no parameter is copied."""
     if _fits_kernels(logits, params):
-        return Draws(*_by_kernels(logits, ids, params, (index, width, offset)))
+        return Draws(*_by_kernels(logits, ids, params, DrawPlace(index, width, offset)))
     names = ("temperature", "top_k", "top_p", "min_p", "seed")
     gathered = {name: getattr(params, name)[index] for name in names}
     params = replace(params, step=params.step[index] + offset, **gathered).window(width)
@@ -79,10 +81,10 @@ def _by_kernels(
     logits: torch.Tensor,
     ids: torch.Tensor | None,
     params: DrawParams,
-    placed: tuple[torch.Tensor | None, int, int] = (None, 1, 0),
+    place: DrawPlace = _EACH,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     names = ("temperature", "top_k", "top_p", "min_p", "seed", "step")
-    columns = DrawColumns(*(getattr(params, name) for name in names), *placed)
+    columns = DrawColumns(**{name: getattr(params, name) for name in names}, place=place)
     return draw_rows(logits.detach(), columns, ids, greedy=params.all_greedy, filtered=params.any_filter)
 
 

@@ -17,6 +17,7 @@ from .conversation import Conversation, ToolUse
 from .documented import ERRORS, stream_content
 from .errors import bad_field
 from .messages import template_kwargs, template_messages
+from .schemas import ASSISTANT
 from .schemas_chat import ChatChunk, ChatCompletion, ChatRequest, NamedTool
 from .scores import chat_entries, prompt_entries
 from .serving import Call, Running, running
@@ -145,7 +146,7 @@ class _Chat:
 
     def _choice(self, choice: CompletionOutput, prompt: Prompt) -> dict[str, Any]:
         answer = whole_answer(self.conversation.reader(prompt), choice.text)
-        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        message: dict[str, Any] = {"role": ASSISTANT, "content": answer.text, "refusal": None}
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:

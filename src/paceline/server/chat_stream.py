@@ -9,6 +9,7 @@ from ..engine.frontend import Prompt
 from ..engine.outputs import StreamDelta
 from .answers import AnswerEvent, AnswerReader, Thought, call_id
 from .conversation import Conversation
+from .schemas import ASSISTANT
 from .schemas_chat import ChatRequest
 from .scores import chat_entries
 from .tools.events import CallStart, Text
@@ -34,7 +35,7 @@ class ChatStream:
         reader = self._readers.get(delta.index)
         if reader is None:
             reader = self._readers[delta.index] = self._conversation.reader(self._prompt)
-            found.append({"role": "assistant", "content": ""})
+            found.append({"role": ASSISTANT, "content": ""})
         events = reader.feed(delta.text)
         if delta.output is not None:
             events = [*events, *reader.finish()]

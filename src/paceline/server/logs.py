@@ -13,7 +13,12 @@ from ..core.stats import EngineStats
 from .state import ServerState
 
 _LOG = logging.getLogger("paceline.speculation")
-_USUAL = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName", "color_message"}
+_USUAL = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
 
 
 class JsonLines(logging.Formatter):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .errors import bad_field
+from .schemas import ASSISTANT
 from .schemas_chat import Message, Tool, ToolCall
 from .schemas_sampling import TextPart
 
@@ -40,7 +41,7 @@ def _message(message: Message, name: str) -> dict[str, Any]:
 def _check_role(message: Message, name: str) -> None:
     if message.content is None and not message.tool_calls:
         raise bad_field(f"{name}.content", "is missing")
-    owner = {"tool_calls": "assistant", "reasoning_content": "assistant", "tool_call_id": "tool"}
+    owner = {"tool_calls": ASSISTANT, "reasoning_content": ASSISTANT, "tool_call_id": "tool"}
     for field, role in owner.items():
         if getattr(message, field) is not None and message.role != role:
             raise bad_field(f"{name}.{field}", f"belongs to a message of role {role}, not {message.role}")

@@ -8,7 +8,7 @@ from typing import Any
 from .conversation import ToolUse
 from .errors import bad_field
 from .messages import template_messages
-from .schemas import FunctionDefinition
+from .schemas import ASSISTANT, FunctionDefinition
 from .schemas_chat import FunctionCall, Message, Tool, ToolCall
 from .schemas_responses import (
     ContentPart,
@@ -53,7 +53,7 @@ def _of_items(items: Sequence[InputItem]) -> list[Message]:
 
 
 def _message(item: MessageItem, thought: str | None) -> Message:
-    reasoning = thought if item.role == "assistant" else None
+    reasoning = thought if item.role == ASSISTANT else None
     return Message(role=item.role, content=_text(item.content), reasoning_content=reasoning)
 
 
@@ -61,10 +61,10 @@ def _add_call(messages: list[Message], item: FunctionCallItem, thought: str | No
     """Calls belong to the assistant's message before them."""
     call = ToolCall(id=item.call_id, type="function", function=FunctionCall(name=item.name, arguments=item.arguments))
     last = messages[-1] if messages else None
-    if last is not None and last.role == "assistant" and thought is None:
+    if last is not None and last.role == ASSISTANT and thought is None:
         messages[-1] = last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]})
     else:
-        messages.append(Message(role="assistant", tool_calls=[call], reasoning_content=thought))
+        messages.append(Message(role=ASSISTANT, tool_calls=[call], reasoning_content=thought))
 
 
 def _text(content: str | list[ContentPart]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .answers import AnswerEvent, Thought, call_id
+from .schemas import ASSISTANT
 from .tools.events import CallStart, Text
 
 Event = dict[str, Any]
@@ -92,7 +93,7 @@ def _message() -> dict[str, Any]:
         "id": f"msg_{uuid.uuid4().hex}",
         "type": "message",
         "status": "in_progress",
-        "role": "assistant",
+        "role": ASSISTANT,
         "content": [part],
     }
 

@@ -32,6 +32,7 @@ class Listener(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=75,  # longer than the pools of usual proxies keep a connection
             timeout_graceful_shutdown=max(1, math.ceil(settings.drain_timeout)),
         )
         super().__init__(config)
@@ -49,10 +50,10 @@ class Listener(uvicorn.Server):
 def serve(load: Loader, settings: ServerSettings) -> None:
     """Listen and load; returns after a signal to stop. Raises what loading raised, and :class:`ConfigError` for an
     address that cannot be had, before the model loads."""
-    configure_logging(settings.log_format)
     app = create_app(load, settings)
     state: ServerState = app.state.server
     listener, bound = Listener(app, settings), bind(settings)
+    configure_logging(settings.log_format)
     host, port = bound.getsockname()[:2]
     _LOG.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     signal.signal(signal.SIGTERM, lambda *_: None)  # what is behind the listener's own handler, which raises it again
@@ -69,6 +70,7 @@ def bind(settings: ServerSettings) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(2048)  # from here on callers wait instead of being turned away
     except OSError as error:
         bound.close()
         raise ConfigError("port", f"{host}:{port} cannot be listened on: {error}") from error

@@ -1,38 +1,17 @@
-"""Wire schemas that all routes share: the strict base, errors, models, usage, tokenize."""
+"""Wire schemas that all routes share: errors, models, usage, functions."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
+from .strict import Strict
 
-class Strict(BaseModel):
-    """Base of what callers send: unknown fields and values of another type are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _characters(cls, data: Any) -> Any:
-        """JSON can spell half of a character, which no text may hold."""
-        if isinstance(data, dict):
-            for name, value in data.items():
-                texts = value if isinstance(value, list) else (name, value)
-                if not all(_encodable(text) for text in texts):
-                    raise PydanticCustomError("lone_surrogate", "holds a lone surrogate", {"field": str(name)})
-        return data
-
-
-def _encodable(value: object) -> bool:
-    if not isinstance(value, str) or value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+#: Roles of messages in a conversation.
+Assistant = Literal["assistant"]
+ASSISTANT: Assistant = "assistant"
+Speaker = Literal["system", "developer", "user"] | Assistant
 
 
 class Answer(BaseModel):

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .schemas import Answer, FunctionDefinition, Metrics, Strict, Usage
+from .schemas import Answer, Assistant, FunctionDefinition, Metrics, Speaker, Usage
 from .schemas_sampling import MAX_TOP_LOGPROBS, CompletionFields, TextPart
+from .strict import Many, Strict
 
 
 class FunctionCall(Strict):
@@ -27,10 +28,10 @@ class ToolCall(Strict):
 class Message(Strict):
     """One message; which fields it may have depends on its role."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    role: Speaker | Literal["tool"]
+    content: str | Many[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Many[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: None = None
@@ -56,14 +57,14 @@ class NamedTool(Strict):
 class ChatRequest(CompletionFields):
     """A conversation to be answered."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Many[Message] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: list[Tool] | None = Field(default=None, max_length=128)
+    tools: Many[Tool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Many[Literal["text"]] | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
@@ -86,7 +87,7 @@ class ChatLogprobs(Answer):
 
 
 class AnswerMessage(Answer):
-    role: Literal["assistant"]
+    role: Assistant
     content: str | None
     refusal: None = None
     reasoning_content: str | None = None
@@ -135,7 +136,7 @@ class DeltaToolCall(Answer):
 
 
 class Delta(Answer):
-    role: Literal["assistant"] | None = None
+    role: Assistant | None = None
     content: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[DeltaToolCall] | None = None

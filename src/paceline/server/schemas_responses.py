@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .schemas import Answer, Metrics, Strict
+from .schemas import Answer, Assistant, Metrics, Speaker
 from .schemas_sampling import Prediction, RequestFields
+from .strict import Many, Strict
 
 Status = Literal["completed", "incomplete", "in_progress"]
 
@@ -22,8 +23,8 @@ class ContentPart(Strict):
 
 
 class MessageItem(Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart]
+    role: Speaker
+    content: str | Many[ContentPart]
     type: Literal["message"] | None = None
     id: str | None = None
     status: Status | None = None
@@ -47,7 +48,7 @@ class FunctionOutputItem(Strict):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[ContentPart]
+    output: str | Many[ContentPart]
     id: str | None = None
     status: Status | None = None
 
@@ -62,8 +63,8 @@ class ReasoningItem(Strict):
 
     type: Literal["reasoning"]
     id: str | None = None
-    summary: list[ReasoningText] | None = None
-    content: list[ReasoningText] | None = None
+    summary: Many[ReasoningText] | None = None
+    content: Many[ReasoningText] | None = None
     encrypted_content: None = None
     status: Status | None = None
 
@@ -104,10 +105,10 @@ class ReasoningSettings(Strict):
 class ResponsesRequest(RequestFields):
     """A conversation to be answered."""
 
-    input: str | list[InputItem]
+    input: str | Many[InputItem]
     instructions: str | None = None
     max_output_tokens: int | None = None
-    tools: list[FunctionTool] | None = Field(default=None, max_length=128)
+    tools: Many[FunctionTool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
@@ -115,7 +116,7 @@ class ResponsesRequest(RequestFields):
     store: Literal[False] | None = None
     truncation: Literal["disabled"] | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Many[str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -142,7 +143,7 @@ class OutputItem(Answer):
     id: str
     type: Literal["message", "reasoning", "function_call"]
     status: Status
-    role: Literal["assistant"] | None = None
+    role: Assistant | None = None
     content: list[OutputText | ReasoningPart] | None = None
     summary: list[Any] | None = None
     call_id: str | None = None

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .schemas import StreamOptions, Strict
+from .schemas import StreamOptions
+from .strict import Many, Strict
 
 #: Most alternatives per token that one may ask for over HTTP.
 MAX_TOP_LOGPROBS = 20
@@ -28,7 +29,7 @@ class Prediction(Strict):
     """Text that much of the answer is expected to repeat."""
 
     type: Literal["content"]
-    content: str | list[TextPart]
+    content: str | Many[TextPart]
 
 
 class JsonSchema(Strict):
@@ -51,7 +52,7 @@ class StructuredOutputs(Strict):
     json_schema: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Many[str] | None = None
     grammar: str | None = None
 
 
@@ -82,7 +83,7 @@ class RequestFields(Strict):
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     filter_order: Literal["temperature_first", "temperature_last"] | None = None
-    curve: list[list[float]] | None = None
+    curve: Many[Many[float]] | None = None
     hlg: Hlg | None = None
     repetition_penalty: float | None = None
     penalty_window: int | None = None
@@ -90,13 +91,13 @@ class RequestFields(Strict):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
-    bad_words: list[str | list[int]] | None = None
+    dry_sequence_breakers: Many[str] | None = None
+    bad_words: Many[str | Many[int]] | None = None
     no_repeat_ngram_size: int | None = None
     forced_tokens: dict[str, int] | None = None
     thinking_budget: int | None = None
     min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Many[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -111,7 +112,7 @@ class CompletionFields(RequestFields):
     n: int | None = None
     best_of: int | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Many[str] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from .schemas import Answer, Metrics, Strict, Usage
+from .schemas import Answer, Metrics, Usage
 from .schemas_chat import Message, Origin, PromptLogprob, Tool
 from .schemas_sampling import MAX_TOP_LOGPROBS, CompletionFields
+from .strict import Many, Strict
 
 MAX_PROMPTS = 256
 
@@ -16,7 +17,7 @@ MAX_PROMPTS = 256
 class CompletionRequest(CompletionFields):
     """A text to be gone on with: text, token ids, or a list of either."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | Many[int] | Many[str] | Many[Many[int]]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool | None = None
     suffix: None = None
@@ -58,8 +59,8 @@ class TokenizeRequest(Strict):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(default=None, min_length=1)
-    tools: list[Tool] | None = None
+    messages: Many[Message] | None = Field(default=None, min_length=1)
+    tools: Many[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -82,7 +83,7 @@ class TokenizeAnswer(Answer):
 
 class DetokenizeRequest(Strict):
     model: str | None = None
-    tokens: list[int]
+    tokens: Many[int]
 
 
 class DetokenizeAnswer(Answer):

@@ -137,9 +137,11 @@ class ServerState:
     # -- load --------------------------------------------------------------------------------------------------------
 
     def enter(self, samples: int) -> None:
-        """Count requests in; 429 if too many wait already."""
+        """Count requests in; 429 if too many are under way, 400 if they alone would be too many."""
         limit = int(self.engine.info()["max_num_seqs"]) + self.settings.max_queue
-        if self.in_flight and self.in_flight + samples > limit:
+        if samples > limit:
+            raise ApiError(400, f"n: {samples} answers are asked for, at most {limit} may be under way", param="n")
+        if self.in_flight + samples > limit:
             wait = str(self._retry_after())
             message = f"{self.in_flight} requests are under way, at most {limit} may be; try again in {wait} s."
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": wait})

@@ -22,10 +22,10 @@ def of_validation(errors: Sequence[Record]) -> ApiError:
     if kind == "json_invalid":
         detail = first.get("ctx", {}).get("error", "")
         return ApiError(400, f"The body is not JSON: {detail}", code="invalid_json")
-    name = _path(first["loc"], whole=kind == "extra_forbidden")
-    if kind == "lone_surrogate":
+    name = _path(first["loc"])
+    if "field" in first.get("ctx", {}):  # told by the model as a whole
         name = ".".join(filter(None, (name, first["ctx"]["field"])))
-    if kind == "extra_forbidden":
+    if kind == "unknown_field":
         return ApiError(400, f"{name:.200}: {_unknown(name)}", param=name, code="unknown_parameter")
     if not name and kind != "value_error":
         return ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")
@@ -53,16 +53,13 @@ def _known() -> tuple[str, ...]:
     return tuple({**ChatRequest.model_fields, **CompletionRequest.model_fields})
 
 
-def _path(location: Sequence[Any], whole: bool = False) -> str:
-    """``("body", "messages", 0, "content")`` -> ``messages[0].content``; alternatives of a union are left out.
-
-    ``whole``: the last part is a field for certain, whatever it looks like.
-    """
+def _path(location: Sequence[Any]) -> str:
+    """``("body", "messages", 0, "content")`` -> ``messages[0].content``; alternatives of a union are left out."""
     name = ""
-    for place, part in enumerate(location[1:], 2):
+    for place, part in enumerate(location[1:]):
         if isinstance(part, int):
             name += f"[{part}]"
-        elif place == 2 or (whole and place == len(location)) or _is_field(str(part)):
+        elif place == 0 or _is_field(str(part)):
             name += f".{part}" if name else str(part)
     return name
 

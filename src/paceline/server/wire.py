@@ -81,6 +81,9 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
+    #: Seconds after which a caller that takes nothing counts as gone.
+    patience = 300.0
+
     def __init__(self, events: AsyncIterator[bytes], failed: Callable[[ApiError], bytes]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
@@ -108,10 +111,10 @@ class EventStream(Response):
             return
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": first, "more_body": True})
+            await self._send(send, first)
             await self._rest(send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:  # the connection broke while something was sent
+            await self._send(send, b"", last=True)
+        except (OSError, Disconnected):  # the connection broke, or nobody took what was sent
             return
         finally:
             close = getattr(self._events, "aclose", None)
@@ -121,12 +124,18 @@ class EventStream(Response):
     async def _rest(self, send: Send) -> None:
         try:
             async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        except OSError:
+                await self._send(send, event)
+        except (OSError, Disconnected):
             raise
         except Exception as error:
-            last = self._failed(told(error))
-            await send({"type": "http.response.body", "body": last, "more_body": True})
+            await self._send(send, self._failed(told(error)))
+
+    async def _send(self, send: Send, body: bytes, last: bool = False) -> None:
+        try:
+            async with asyncio.timeout(self.patience):
+                await send({"type": "http.response.body", "body": body, "more_body": not last})
+        except TimeoutError:
+            raise Disconnected from None
 
 
 def told(error: Exception) -> ApiError:

@@ -314,7 +314,9 @@ def open_llm(
     target: Any, eos_ids: Sequence[int], setup: Setup, drafter: DraftProvider | None, tokenizer: Any
 ) -> Iterator[LLM]:
     """The synchronous facade over a running engine with a tokenizer, closed at the end."""
-    engine = assemble(setup.config(), target, tuple(eos_ids), drafter=drafter, tokenizer=tokenizer, extras=Extras(costs=setup.costs))
+    engine = assemble(
+        setup.config(), target, tuple(eos_ids), drafter=drafter, tokenizer=tokenizer, extras=Extras(costs=setup.costs)
+    )
     with LLM.from_engine(engine) as llm:
         yield llm
 

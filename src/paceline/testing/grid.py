@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.costs import CostTable, Grid
 from ..draft.base import DraftProvider
 from ..draft.kinds.draft_model import ModelDrafter
 from ..models.artifact import open_artifact
@@ -39,6 +40,18 @@ FACTORS: Mapping[str, Sequence[Any]] = {
     "chunk": (1, 7, 64, 512),
     "device_round": (True, False),
 }
+
+
+
+def _costs(window: float) -> CostTable:
+    """A plain step costs 1, each further position ``window``, drafting nothing."""
+    flat, rows = (1, 8, 64), ((1, 8), (1,))
+    verify = Grid(((1, 8), flat, (1,)), tuple(1.0 + window * (n - 1) for _ in range(2) for n in flat))
+    return CostTable(Grid(rows, (1.0, 1.0)), verify, Grid(((1, 8), (0, 8), (1,)), (0.0,) * 4), error=0.0)
+
+
+#: Gate -> the costs it decides by: nothing is decided, windows cost nothing, something, more than they can bring.
+COSTS: Mapping[str, CostTable | None] = {"pinned": None, "cheap": _costs(0.0), "fair": _costs(0.4), "dear": _costs(5.0)}
 
 #: Families that the whole grid is run with; the others occur in the pairwise cells.
 WHOLE_GRID_FAMILIES = ("llama", "qwen3")

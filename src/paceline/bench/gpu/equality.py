@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch
 
 from ...core.config import EngineConfig
 from ...core.request import SamplingParams
+from ...core.stats import EngineStats
 from ...draft.base import DraftProvider
 from ...draft.kinds.eagle3 import random_eagle3
 from ...engine.build import Extras, assemble, target_view
@@ -35,6 +36,7 @@ from ..arms import encode_prompt
 from ..workloads import read_workload, take_evenly
 from .forward import ForwardStand
 from .streams import StreamClock, measure_streams, run_streams
+from .timing import forget_peak, peak_bytes
 
 Ids = Sequence[int]
 LOGIT_GRID = ((1, 2, 3, 4, 8, 16, 32, 64), (1, 2, 3, 4, 5, 8, 16))
@@ -77,6 +79,17 @@ class ArmResult:
         return self.tokens / self.seconds
 
 
+@dataclass(frozen=True)
+class Arm:
+    """One way to propose: a ``method`` of the registry, or a drafter that ``make`` gives. ``predicts``: every request
+    brings plain decoding's text with some ids spoilt as its prediction."""
+
+    name: str
+    method: str = "none"
+    make: Callable[[], DraftProvider] | None = None
+    predicts: bool = False
+
+
 class Subject:
     """The loaded model and its prompts; engines over it, one at a time."""
 
@@ -89,17 +102,19 @@ class Subject:
         self.prompts = list(read_prompts(settings, self.artifact, room))
 
     @contextmanager
-    def engine(self, method: str, drafter: DraftProvider | None = None) -> Iterator[Engine]:
+    def engine(self, arm: Arm) -> Iterator[Engine]:
         settings = self.settings
+        drafter = None if arm.make is None else arm.make()
         config = EngineConfig.build(
             device=settings.device,
             dtype=settings.dtype,
             max_num_seqs=settings.rows,
             kv_cache_tokens=settings.rows * settings.max_model_len,
-            spec_method=method if drafter is None else "auto",
-            spec_tokens=0 if method == "none" else settings.depth,
+            spec_method=arm.method if drafter is None else "auto",
+            spec_tokens=0 if arm.method == "none" and drafter is None else settings.depth,
             spec_adaptive=False,
         )
+        forget_peak(settings.device)
         engine = assemble(config, self.target, self.artifact.eos_ids(), drafter=drafter, extras=Extras(base=self.base))
         try:
             yield engine
@@ -107,10 +122,19 @@ class Subject:
             engine.close()
             gc.collect()
 
-    def drafters(self) -> dict[str, Callable[[], DraftProvider | None]]:
-        """Names of the arms -> a ready drafter, or ``None`` for one that the engine makes itself."""
-        view = target_view(self.target, self.artifact.eos_ids(), None)
-        return {"auto": lambda: None, "random chain on the device": lambda: random_eagle3(view, listed=4096)}
+    def arms(self) -> list[Arm]:
+        """Plain decoding, which the others are compared with, and every way to propose."""
+        return [
+            Arm("none"),
+            Arm("ngram", method="ngram"),
+            Arm("suffix", method="suffix"),
+            Arm("random chain on the device", make=self.chain),
+            Arm("prediction", predicts=True),
+        ]
+
+    def chain(self) -> DraftProvider:
+        """A chain drafter with random weights."""
+        return random_eagle3(target_view(self.target, self.artifact.eos_ids(), None), listed=4096)
 
 
 def read_prompts(settings: EqualitySettings, artifact: ModelArtifact, room: int) -> Iterator[tuple[str, list[int]]]:
@@ -134,13 +158,23 @@ def sampling(kind: str, place: int, tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=tokens, temperature=0.8, top_k=50, top_p=0.95, seed=1000 + place)
 
 
-def decode(engine: Engine, subject: Subject, kind: str) -> tuple[list[list[int]], float]:
+def spoilt(text: Sequence[int]) -> tuple[int, ...]:
+    """``text`` with every 29th id replaced by its neighbour."""
+    return tuple(token if (place + 1) % 29 else max(0, token - 1) for place, token in enumerate(text))
+
+
+def decode(
+    engine: Engine, subject: Subject, kind: str, predictions: Sequence[Ids] | None = None
+) -> tuple[list[list[int]], float]:
     """Tokens of every prompt and the seconds that all of them took together."""
     tokens = subject.settings.tokens
     clocks = [StreamClock() for _ in subject.prompts]
     begin = time.perf_counter()
     for place, ((_, ids), clock) in enumerate(zip(subject.prompts, clocks, strict=True)):
-        engine.add_request(ids, sampling(kind, place, tokens), clock)
+        params = sampling(kind, place, tokens)
+        if predictions is not None and predictions[place]:
+            params = replace(params, prediction=spoilt(predictions[place]))
+        engine.add_request(ids, params, clock)
     for clock in clocks:
         clock.wait()
     return [clock.tokens for clock in clocks], time.perf_counter() - begin
@@ -151,29 +185,34 @@ def streams(subject: Subject) -> dict[str, Any]:
     found: list[ArmResult] = []
     references: dict[str, list[list[int]]] = {}
     memory: dict[str, Any] = {}
-    arms: dict[str, Callable[[], DraftProvider | None]] = {"none": lambda: None, **subject.drafters()}
-    for name, make in arms.items():
-        with subject.engine(name, make()) as engine:
+    for arm in subject.arms():
+        with subject.engine(arm) as engine:
             run_streams(engine, [subject.prompts[0][1]], sampling("greedy", 0, 16))
             for kind in ("greedy", "sampled"):
                 before = engine.stats()
-                outputs, seconds = decode(engine, subject, kind)
+                outputs, seconds = decode(engine, subject, kind, references.get(kind) if arm.predicts else None)
                 after = engine.stats()
                 reference = references.setdefault(kind, outputs)
-                rounds = after.num_drafts - before.num_drafts
-                accepted = after.num_accepted_tokens - before.num_accepted_tokens
-                arm = (name, kind, subject.settings.rows)
-                length = 1 + accepted / rounds if rounds else 1.0
-                found.append(_compared(subject, arm, outputs, reference, (seconds, length)))
-            memory[name] = peak_memory(engine, subject.settings.device)
+                key = (arm.name, kind, subject.settings.rows)
+                cost = (seconds, _tokens_a_round(before, after))
+                found.append(_compared(subject, key, outputs, reference, cost))
+            memory[arm.name] = peak_memory(engine, subject.settings.device)
     alone = _alone(subject, references["greedy"])
     arms_document = [asdict(arm) | {"tokens_per_second": arm.tokens_per_second} for arm in [*found, alone]]
     return {"arms": arms_document, "memory": memory}
 
 
+def _tokens_a_round(before: EngineStats, after: EngineStats) -> float:
+    """Tokens per row and round in which the row proposed something: its drafter, or a span."""
+    rounds = after.num_drafts + after.span_rounds - before.num_drafts - before.span_rounds
+    accepted = after.num_accepted_tokens + after.accepted_span_tokens
+    accepted -= before.num_accepted_tokens + before.accepted_span_tokens
+    return 1 + accepted / rounds if rounds else 1.0
+
+
 def _alone(subject: Subject, reference: list[list[int]]) -> ArmResult:
     """The first prompts plainly, one after the other: no batch-mates."""
-    with subject.engine("none") as engine:
+    with subject.engine(Arm("none")) as engine:
         begin = time.perf_counter()
         outputs = []
         for place, (_, ids) in enumerate(subject.prompts[:20]):
@@ -201,13 +240,8 @@ def _compared(
 
 
 def peak_memory(engine: Engine, device: str) -> dict[str, float]:
-    """Bytes in use on the device against what the engine planned."""
-    planned = float(engine.info()["memory"]["total"])
-    if device.startswith("cuda"):
-        free, total = torch.cuda.mem_get_info(device)
-        held = float(total - free)
-    else:
-        held = float(resident_bytes(device))
+    """Bytes in use on the device at most, against what the engine planned."""
+    planned, held = float(engine.info()["memory"]["total"]), float(peak_bytes(device)[0])
     return {"planned": planned, "held": held, "held_over_planned": held / planned}
 
 
@@ -233,7 +267,7 @@ def soak(subject: Subject) -> dict[str, Any]:
     settings = subject.settings
     samples = []
     longest = settings.max_model_len // 2 - 1
-    with subject.engine("random chain on the device", subject.drafters()["random chain on the device"]()) as engine:
+    with subject.engine(Arm("random chain on the device", make=subject.chain)) as engine:
         rounds = 0
         while rounds < settings.rounds:
             jobs = [_short_prompt(generator, min(40, longest)) for _ in range(4 * settings.rows)]
@@ -268,7 +302,7 @@ def _allocated(device: str) -> int:
 
 def speed(subject: Subject) -> dict[str, Any]:
     """Tokens per second of one plain stream of the real model."""
-    with subject.engine("none") as engine:
+    with subject.engine(Arm("none")) as engine:
         params = SamplingParams(max_tokens=256, temperature=0.0, ignore_eos=True)
         run_streams(engine, [subject.prompts[0][1]], params)
         return measure_streams(engine, [subject.prompts[0][1]], params).document()

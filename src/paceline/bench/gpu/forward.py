@@ -15,6 +15,8 @@ from ...cache.pool import BlockPool
 from ...cache.store import KVStore
 from ...cache.tables import RowTables
 from ...core.errors import PacelineError
+from ...engine.device_windows import round_windows
+from ...kernels.windows import Offer
 from ...models.binding import TargetBinding
 from .rig import Rig
 from .timing import captured, interleaved_ms
@@ -54,6 +56,7 @@ class ForwardStand:
         length = context + room
         blocks = 1 + rows * (blocks_spanning(length, BLOCK_SIZE) + 1)
         counts = {group.name: blocks for group in target.kv_groups}
+        self._least = dict.fromkeys(counts, 1)
         store = KVStore(target.kv_groups, counts, BLOCK_SIZE, target.kv_dtype, target.device)
         generator = torch.Generator(target.device).manual_seed(3)
         for group in target.kv_groups:
@@ -72,16 +75,24 @@ class ForwardStand:
         self.tables.reserve(index, most)
         self.tables.length[index] = context
         self.tables.limit[index] = most
+        self.tables.pending[index] = (index * 131 + 11) % self.target.vocab_size
         self.tables.live[index] = True
         return index
 
+    def close(self) -> None:
+        """Let go of the store, which the target would hold until it gets another."""
+        self.target.attach(
+            KVStore(self.target.kv_groups, self._least, BLOCK_SIZE, self.target.kv_dtype, self.index.device)
+        )
+
     def logits(self, rows: int, width: int) -> torch.Tensor:
         """[rows * width, V] of windows that hold the same ids for the same row and place whatever the batch."""
-        index = self.index[:rows]
-        places = torch.arange(width, device=index.device)
-        tokens = (index.unsqueeze(1) * 131 + places * 7919 + 11) % self.target.vocab_size
-        counts = torch.full_like(index, width)
-        return self.target.logits(self.target.forward(self.tables.device_batch(index, tokens, counts)).hidden)
+        index, vocabulary = self.index[:rows], self.target.vocab_size
+        places = torch.arange(1, width, device=index.device)
+        proposals = (index.unsqueeze(1) * 131 + places * 7919 + 11) % vocabulary
+        lengths = torch.full_like(index, width - 1)
+        offer = Offer(index, width - 1, vocabulary, lengths, proposals, lengths)
+        return self.target.logits(self.target.forward(round_windows(self.tables, offer).batch).hidden)
 
 
 def measure_forwards(rig: Rig, batches: Sequence[int]) -> dict[str, Any]:
@@ -101,6 +112,7 @@ def measure_forwards(rig: Rig, batches: Sequence[int]) -> dict[str, Any]:
             floor = rig.floor_ms(rows, context)
             cells.append(ForwardCell(rows, width, context, ms, floor, ms / times[0], bool(torch.equal(row, reference))))
         del calls
+    stand.close()
     return {"context": context, "cells": [asdict(cell) | {"limit": cell.limit} for cell in cells]}
 
 

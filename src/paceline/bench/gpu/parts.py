@@ -18,7 +18,7 @@ from .rig import EngineKind, Rig
 from .roofline import chain_step_bytes
 from .settings import GpuSettings
 from .streams import StreamFigures, measure_streams, run_streams
-from .timing import captured, median_ms, on_cuda
+from .timing import captured, median_ms, on_cuda, peak_bytes
 
 
 def bandwidth(rig: Rig) -> dict[str, Any]:
@@ -37,33 +37,54 @@ def plain(rig: Rig) -> dict[str, Any]:
     for cell in cells:
         cell["floor_ms"] = rig.floor_ms(cell["rows"], context)
         cell["of_bandwidth"] = cell["floor_ms"] / cell["round_ms"]
-    return {"cells": cells, "memory": engine.info()["memory"]}
+        rig.plain_ms[cell["rows"]] = cell["ms_per_token"]
+    return {"cells": cells, "memory": memory_of(engine, rig.settings.device)}
+
+
+def memory_of(engine: Engine, device: str) -> dict[str, Any]:
+    """Bytes that the engine planned, what was in use at most since it was opened, and what its graphs took of it."""
+    info = engine.info()
+    held, detail = peak_bytes(device)
+    planned = info["memory"]
+    found = {"planned": planned, "held": held, "of_planned": held / planned["total"], "graphs": info["graphs"]}
+    return found | {"detail": detail}
+
+
+def _plain_times(rig: Rig) -> dict[int, float]:
+    """Milliseconds a token of an engine without a drafter, by batch; measured when nobody has yet."""
+    if any(rows not in rig.plain_ms for rows in rig.settings.batches):
+        plain(rig)
+    return rig.plain_ms
 
 
 def table(rig: Rig) -> dict[str, Any]:
-    """Fixed depth and forced mean acceptance length against plain rounds of the same engine (P5)."""
+    """Fixed depth and forced mean acceptance length against an engine without a drafter (P5)."""
     settings = rig.settings
     rate = rate_for(settings.length, settings.depth)
     rig.forced.set_rate(rate)
+    plain_ms = _plain_times(rig)
     engine = _ready(rig, "fixed")
-    cells = []
-    for rows in settings.batches:
-        base = _streams(rig, engine, rows, speculative=False)
-        cells.append(_streams(rig, engine, rows) | {"plain_ms_per_token": base["ms_per_token"]})
-    return {"length": settings.length, "depth": settings.depth, "rate": rate, "cells": _compared(cells)}
+    cells = [_streams(rig, engine, rows) | {"plain_ms_per_token": plain_ms[rows]} for rows in settings.batches]
+    memory = memory_of(engine, settings.device)
+    return {
+        "length": settings.length,
+        "depth": settings.depth,
+        "rate": rate,
+        "cells": _compared(cells),
+        "memory": memory,
+    }
 
 
 def grid(rig: Rig) -> dict[str, Any]:
-    """Adaptive depth against plain decoding over batches and forced acceptance (P6)."""
+    """Adaptive depth against an engine without a drafter, over batches and forced acceptance (P6)."""
     settings = rig.settings
+    plain_ms = _plain_times(rig)
     engine = _ready(rig, "adaptive")
     cells = []
     for rows in settings.batches:
-        base = _streams(rig, engine, rows, speculative=False)
         for rate in settings.rates:
             rig.forced.set_rate(rate)
-            found = _streams(rig, engine, rows)
-            cells.append(found | {"rate": rate, "plain_ms_per_token": base["ms_per_token"]})
+            cells.append(_streams(rig, engine, rows) | {"rate": rate, "plain_ms_per_token": plain_ms[rows]})
     return {"depth": settings.depth, "cells": _compared(cells)}
 
 
@@ -99,11 +120,13 @@ def _verify_times(rig: Rig, batches: Sequence[int]) -> dict[tuple[int, int], flo
     rig.close()
     context = settings.prompt_tokens + settings.tokens // 2
     stand = ForwardStand(rig.target, max(batches), context, settings.depth + 1)
-    return {
+    times = {
         (rows, depth): median_ms(captured(partial(stand.logits, rows, depth + 1), settings.device), settings.device)
         for rows in batches
         for depth in range(settings.depth + 1)
     }
+    stand.close()
+    return times
 
 
 def idle(rig: Rig) -> dict[str, Any]:

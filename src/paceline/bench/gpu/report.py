@@ -26,6 +26,7 @@ def sheets(document: Document) -> list[Sheet]:
     }
     found = [makers[name](part) for name, part in parts.items() if "failure" not in part]
     found += _kernels(parts.get("idle", {}))
+    found += _memory({name: part["memory"] for name, part in parts.items() if "memory" in part})
     broken = [(name, part["failure"]) for name, part in parts.items() if "failure" in part]
     if broken:
         found.append(Sheet("Not measured", ("part", "reason"), broken))
@@ -136,8 +137,8 @@ _COMPARED = ("plain ms a token", "ms a token", "speed-up", "tokens a round", "pr
 
 def _table(part: Document) -> Sheet:
     note = (
-        f"Depth {part['depth']}, acceptance forced to a mean length of {part['length']}; per token and stream. "
-        "Efficiency: speed-up over tokens a round."
+        f"Depth {part['depth']}, acceptance forced to a mean length of {part['length']}; per token and stream, plain: "
+        "an engine without a drafter. Efficiency: speed-up over tokens a round."
     )
     return Sheet("Speculative decoding at a fixed depth", ("B", *_COMPARED), _compared_rows(part["cells"], False), note)
 
@@ -201,6 +202,24 @@ def _kernels(part: Document) -> list[Sheet]:
         for name, cell in part.items()
         if isinstance(cell, dict)
     ]
+
+
+def _memory(engines: Mapping[str, Document]) -> list[Sheet]:
+    """What the engines of some parts planned to hold, and what was in use on the device."""
+    purposes = ("base", "weights", "kv_cache", "graphs", "transient", "total")
+    rows = [
+        (
+            name,
+            *(f"{memory['planned'][purpose] / 1e9:.2f}" for purpose in purposes),
+            f"{memory['held'] / 1e9:.2f}",
+            f"{memory['of_planned']:.3f}",
+            f"{memory['graphs']['captured']}",
+        )
+        for name, memory in engines.items()
+    ]
+    note = "GB. Base: what was in use before the model. In use: by everybody on the device, at most."
+    headings = ("engine of the part", *purposes, "in use", "of the plan", "captured rounds")
+    return [Sheet("Memory", headings, rows, note)] if rows else []
 
 
 def _null(part: Document) -> Sheet:

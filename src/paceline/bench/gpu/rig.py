@@ -16,6 +16,7 @@ from ...core.request import SamplingParams
 from ...draft.base import DraftProvider, NullDrafter
 from ...draft.kinds.eagle3 import Eagle3Drafter, random_eagle3
 from ...engine.build import Extras, assemble, target_view
+from ...engine.capture import GREEDY
 from ...engine.engine import Engine
 from ...kernels.backend import TORCH_DTYPES
 from ...models.binding import TargetBinding
@@ -24,7 +25,7 @@ from ...sampling.forced import CoinAcceptance, rate_for
 from .guesses import HostGuesses
 from .roofline import Bandwidth, StepBytes, measure_bandwidth, step_bytes
 from .settings import GpuSettings
-from .timing import on_cuda
+from .timing import forget_peak, on_cuda
 
 DRAFT_HEAD_ROWS = 32_000
 """Rows of the output head of the random drafter: the frequent tokens."""
@@ -36,9 +37,11 @@ EngineKind = Literal["plain", "fixed", "adaptive", "host"]
 
 @dataclass
 class Rig:
-    """Loaded once per run. ``bandwidth``, ``target`` and ``forced`` are made when they are first needed."""
+    """Loaded once per run. ``bandwidth``, ``target`` and ``forced`` are made when they are first needed. ``plain_ms``:
+    batch -> milliseconds a token without a drafter, as far as they were measured."""
 
     settings: GpuSettings
+    plain_ms: dict[int, float] = field(default_factory=dict, init=False)
     _open: tuple[EngineKind, Engine] | None = field(default=None, init=False)
 
     @cached_property
@@ -114,8 +117,10 @@ class Rig:
             device_round=True,
             fill_span=0,
         )
-        forced = None if kind == "plain" else self.forced
-        return assemble(config, self.target, (), drafter=self._drafter(kind), extras=Extras(forced=forced))
+        extras = Extras(forced=None if kind == "plain" else self.forced, flavors=(GREEDY,))
+        drafter = self._drafter(kind)
+        forget_peak(settings.device)
+        return assemble(config, self.target, (), drafter=drafter, extras=extras)
 
     def _drafter(self, kind: EngineKind) -> DraftProvider:
         if kind == "plain":

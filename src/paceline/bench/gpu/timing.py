@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...engine.memory import resident_bytes
+
 Call = Callable[[], object]
 
 
@@ -21,6 +23,31 @@ def on_cuda(device: torch.device | str) -> bool:
 def synchronize(device: torch.device | str) -> None:
     if on_cuda(device):
         torch.cuda.synchronize(device)
+
+
+def forget_peak(device: torch.device | str) -> None:
+    """Give unused memory back and start watching anew."""
+    if on_cuda(device):
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device | str) -> tuple[int, dict[str, int]]:
+    """Bytes that were in use at most since :func:`forget_peak`, by anybody, and what the allocator says; on a CPU the
+    process's memory now."""
+    if not on_cuda(device):
+        return resident_bytes(), {}
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    detail = {
+        "reserved": reserved,
+        "allocated": torch.cuda.memory_allocated(device),
+        "most_reserved": torch.cuda.max_memory_reserved(device),
+        "most_allocated": torch.cuda.max_memory_allocated(device),
+        "others": total - free - reserved,
+    }
+    return detail["others"] + detail["most_reserved"], detail
 
 
 def captured(call: Call, device: torch.device | str) -> Call:

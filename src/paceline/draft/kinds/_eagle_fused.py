@@ -30,19 +30,23 @@ _TURN = 8
 
 @dataclass(frozen=True)
 class FusedPairs(Pairs):
-    """Pairs with their attention ``plan``; ``table`` [B, keys] int64 holds the slot of every key of a row."""
+    """Pairs with their attention ``plan``; ``table`` [B, keys] int64 holds the slot of every key of a row. ``lengths``
+    [B] int64: place of the row's pending token, or the end of a prompt chunk."""
 
     plan: DevicePlan
     table: torch.Tensor
+    lengths: torch.Tensor
 
 
 def fits(shape: Eagle3Shape, weights: Eagle3Weights) -> bool:
     """Whether the fused form exists for these sizes here: bfloat16 on CUDA, heads of a size the kernels have."""
     device, dtype = weights.embedding.device, weights.embedding.dtype
+    if device.type != "cuda" or dtype != torch.bfloat16 or find_spec("triton") is None:
+        return False
+    from ...kernels.triton.launch import unusable_reason
+
     return (
-        device.type == "cuda"
-        and dtype == torch.bfloat16
-        and find_spec("triton") is not None
+        unusable_reason(device) is None
         and shape.head_dim in (64, 128, 256)
         and shape.hidden % 64 == 0
         and shape.target_hidden % 16 == 0
@@ -89,7 +93,7 @@ class FusedEagle3(Eagle3Model):
 
     def forward(self, tokens: torch.Tensor, hidden: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         from ...kernels.triton import attend
-        from ...kernels.triton.launch import Fused, product, segments
+        from ...kernels.triton.launch import Fused, product, sums_of
 
         assert isinstance(pairs, FusedPairs)
         if self._paged is None:
@@ -97,7 +101,7 @@ class FusedEagle3(Eagle3Model):
         shape, rows, new = self.shape, hidden.shape[0], hidden.new_empty
         qkv, middle, out = new(rows, self.heads.width), new(rows, shape.hidden), new(rows, shape.hidden)
         gated = new(rows, shape.intermediate)
-        sums = [new(rows, segments(shape.hidden), dtype=torch.float32) for _ in range(2)]
+        sums = [new(rows, sums_of(shape.hidden), dtype=torch.float32) for _ in range(2)]
         product(self._joined(tokens, hidden), self._qkv, qkv)
         space = attend.Workspace(self._space.arrivals)
         mixed = attend.attend(pairs.plan, self.heads, self._paged, qkv, None, space)
@@ -158,15 +162,16 @@ class FusedPlacer(Placer):
 
     def step(self, index: torch.Tensor, offset: int, wanted: torch.Tensor, before: Pairs) -> Pairs:
         assert isinstance(before, FusedPairs)
-        return self._placed(index, 1, (self._tables.length[index], wanted), (1 + offset, before.table))[1]
+        return self._placed(index, 1, (before.lengths, wanted), (1 + offset, before.table))[1]
 
     def chunk(self, batch: ForwardBatch, place: int, part: slice, first: int) -> Pairs:
         index = batch.indices[place : place + 1]
         end = batch.context_lens[place] + batch.query_lens[place]
         count = part.stop - part.start
-        table = self._slot_table(index, torch.full_like(index, end))
+        lengths = torch.full_like(index, end)
+        table = self._slot_table(index, lengths)
         slots, numbers = batch.slots[GROUP][part], batch.positions[part] - first
-        return self._planned(index, numbers, slots, table, (count, end - count - first, None))
+        return self._planned((index, lengths), numbers, slots, table, (count, end - count - first, None))
 
     def keep(self, index: torch.Tensor, starts: torch.Tensor, taps: torch.Tensor, counts: torch.Tensor) -> None:
         from ...kernels.triton.shifted import keep_kernel
@@ -178,7 +183,7 @@ class FusedPlacer(Placer):
             flat,
             self.ring.memory,
             index,
-            starts.contiguous(),
+            starts,
             counts,
             self.coverage.covered,
             tables.draft_length,
@@ -186,6 +191,7 @@ class FusedPlacer(Placer):
             width,
             columns,
             flat.stride(0),
+            starts.stride(0),
             RING=TAP_RING,
             BLOCK=_FEATURES,
         )
@@ -229,7 +235,7 @@ class FusedPlacer(Placer):
         )
         table = self._slot_table(index, lengths) if step is None else step[1]
         bound = tables.max_model_len + columns
-        return tokens, self._planned(index, numbers, slots, table, (columns, bound - columns, columns))
+        return tokens, self._planned((index, lengths), numbers, slots, table, (columns, bound - columns, columns))
 
     def _slot_table(self, index: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         from ...kernels.triton.shifted import slot_kernel
@@ -254,17 +260,18 @@ class FusedPlacer(Placer):
 
     def _planned(
         self,
-        index: torch.Tensor,
+        rows_at: tuple[torch.Tensor, torch.Tensor],
         numbers: torch.Tensor,
         slots: torch.Tensor,
         table: torch.Tensor,
         spans: tuple[int, int, int | None],
     ) -> FusedPairs:
-        """``spans``: queries per row, bound of the keys before them, and the width of a rectangle."""
+        """``rows_at``: row indices and lengths [B]. ``spans``: queries per row, bound of the keys before them, and the
+        width of a rectangle."""
         from ...kernels.shifted import ShiftedReads
         from ...kernels.triton.attend import plan_device
 
-        count, context, width = spans
+        (index, lengths), (count, context, width) = rows_at, spans
         rows = len(index)
         batch = ForwardBatch(
             tokens=numbers,
@@ -278,7 +285,7 @@ class FusedPlacer(Placer):
         )
         plan = plan_device(batch, GROUP, self._layer.heads, (1, self._layer.split), None)
         places = numbers.view(rows, count)
-        return FusedPairs(places, slots, ShiftedReads(table, 1, index, places, context + count), plan, table)
+        return FusedPairs(places, slots, ShiftedReads(table, 1, index, places, context + count), plan, table, lengths)
 
 
 def _matrix(linear: Linear) -> torch.Tensor:
@@ -292,12 +299,12 @@ def _norm(norm: RMSNorm) -> torch.Tensor:
 
 
 def _folded(matrix: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return matrix.float().mul_(weight).to(matrix.dtype)
+    return (matrix.float() * weight).to(matrix.dtype)
 
 
 def _in_turns(stacked: torch.Tensor) -> torch.Tensor:
     """[2I, H] gates, then ups -> the same rows in turns of 8 gates and 8 ups."""
-    gate, up = (part.unflatten(0, (-1, _TURN)) for part in stacked.chunk(2))
+    gate, up = (part.view(-1, _TURN, part.shape[1]) for part in stacked.chunk(2))
     return torch.stack((gate, up), 1).flatten(0, 2).contiguous()
 
 

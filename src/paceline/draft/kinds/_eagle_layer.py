@@ -76,8 +76,8 @@ class Pairs:
 
 
 class Eagle3Model(ABC):
-    """A drafter's forward over its own keys and values, once they are attached. ``embedding`` [V, H]; ``ids`` [N] int64:
-    full ids of the head's outputs, ``None`` = all."""
+    """A drafter's forward over its own keys and values, once they are attached. ``embedding`` [V, H]; ``ids`` [N]
+    int64: full ids of the head's outputs, ``None`` = all."""
 
     def __init__(self, shape: Eagle3Shape, embedding: torch.Tensor, ids: torch.Tensor | None) -> None:
         self.shape = shape

@@ -48,8 +48,8 @@ class TapRing:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Columns [R] of the drafter: ``covered`` places, of which the first that holds a pair is ``first``. Coverage may be
-    one ahead of the target's length; ``RowTables.draft_length`` says what holds of both."""
+    """Columns [R] of the drafter: ``covered`` places, of which the first that holds a pair is ``first``. Coverage may
+    be one ahead of the target's length; ``RowTables.draft_length`` says what holds of both."""
 
     covered: torch.Tensor
     first: torch.Tensor
@@ -61,7 +61,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Lag:
-    """The newest C pairs of B rows: ``tokens`` [B * C] int64, ``taps`` [B * C, T * target hidden], and where they go."""
+    """The newest C pairs of B rows: ``tokens`` [B * C] int64, ``taps`` [B * C, T * target hidden], where they go."""
 
     tokens: torch.Tensor
     taps: torch.Tensor
@@ -79,8 +79,8 @@ class Placer:
         self.ring = TapRing(tables.max_rows, width, layer.embedding.dtype, tables.device)
 
     def lag(self, index: torch.Tensor, columns: int, wanted: torch.Tensor, lengths: torch.Tensor) -> Lag:
-        """The newest ``columns`` pairs of the rows ``index`` [B], up to that of the token at ``lengths`` [B]. Of the rows
-        ``wanted`` [B] those that are missing are stored, and the newest; they count as covered from now on."""
+        """The newest ``columns`` pairs of the rows ``index`` [B], up to that of the token at ``lengths`` [B]. Of the
+        rows ``wanted`` [B] those that are missing are stored, and the newest; they count as covered from now on."""
         tables, coverage = self._tables, self.coverage
         places = lengths.unsqueeze(1) - torch.arange(columns - 1, -1, -1, device=index.device)
         missing = places >= torch.maximum(coverage.covered[index], coverage.first[index]).unsqueeze(1)
@@ -97,10 +97,13 @@ class Placer:
         return self._pairs(index, (self._tables.length[index] + 1 + offset).unsqueeze(1), wanted.unsqueeze(1))
 
     def chunk(self, batch: ForwardBatch, place: int, part: slice, first: int) -> Pairs:
-        """The pairs of the tokens ``part`` (flat places) of a prompt chunk of the batch's row ``place``, whose first pair
-        is at place ``first``."""
+        """The pairs of the tokens ``part`` (flat places) of a prompt chunk of the batch's row ``place``, whose first
+        pair is at place ``first``."""
         index, places = batch.indices[place : place + 1], batch.positions[part].unsqueeze(0)
-        table, longest = batch.block_tables[GROUP][place : place + 1], batch.context_lens[place] + batch.query_lens[place]
+        table, longest = (
+            batch.block_tables[GROUP][place : place + 1],
+            batch.context_lens[place] + batch.query_lens[place],
+        )
         reads = ShiftedReads(table, self._tables.block_size, self.coverage.first[index], places, longest)
         return Pairs(places, batch.slots[GROUP][part], reads)
 

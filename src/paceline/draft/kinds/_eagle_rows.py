@@ -81,7 +81,9 @@ class Eagle3Rows(DraftRows):
         for place, row in enumerate(rows):
             start, count = batch.context_lens[place], batch.query_lens[place]
             part = slice(flat, flat + count)
-            if start != self._prefilled[row.index]:  # a prefix without the drafter's state: its pairs are not to be read
+            if (
+                start != self._prefilled[row.index]
+            ):  # a prefix without the drafter's state: its pairs are not to be read
                 self._set_first(row, start + 1)
             self._prefill_row(row, batch, place, part, context[part])
             self._keep([row], [start], context[part].unsqueeze(0), [count])
@@ -165,17 +167,17 @@ class Eagle3Rows(DraftRows):
         taps = window.context.view(rows, -1, window.context.shape[-1])
         self._absorb(index, window.batch.positions.view(rows, -1)[:, 0], taps, accepted + 1)
 
-    def _absorb(
-        self, index: torch.Tensor, starts: torch.Tensor, taps: torch.Tensor, counts: torch.Tensor
-    ) -> None:
+    def _absorb(self, index: torch.Tensor, starts: torch.Tensor, taps: torch.Tensor, counts: torch.Tensor) -> None:
         """Keep the first ``counts`` [B] of ``taps`` [B, W, ..] from positions ``starts`` on; a window too wide for the
         ring is used up piece by piece."""
         width = taps.shape[1]
+        if width <= PIECE:
+            self._placer.keep(index, starts, taps, counts)
+            return
         for first in range(0, width, PIECE):
             part = (counts - first).clamp(0, PIECE)
             self._placer.keep(index, starts + first, taps[:, first : first + PIECE], part)
-            if width > PIECE:
-                self._run_lag(index, TAP_RING, (part > 0) & self._tables.live[index], starts + first + part)
+            self._run_lag(index, TAP_RING, (part > 0) & self._tables.live[index], starts + first + part)
 
     # -- coverage ------------------------------------------------------------------------------------------------------
 
@@ -235,9 +237,7 @@ class Eagle3Rows(DraftRows):
 
     # -- columns -------------------------------------------------------------------------------------------------------
 
-    def _keep(
-        self, rows: Sequence[Row], starts: Sequence[int], taps: torch.Tensor, counts: Sequence[int]
-    ) -> None:
+    def _keep(self, rows: Sequence[Row], starts: Sequence[int], taps: torch.Tensor, counts: Sequence[int]) -> None:
         taps = taps.to(self._tables.device)
         self._placer.keep(self._index(rows), self._column(starts), taps, self._column(counts))
 

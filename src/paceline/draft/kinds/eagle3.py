@@ -161,5 +161,5 @@ class _Maker:
 def _nbytes(weights: Eagle3Weights, own_embedding: bool) -> int:
     """Bytes that the drafter alone holds."""
     parts = [getattr(weights, name) for name in weights.__dataclass_fields__]
-    held = [part for part in parts if part is not None and part is not weights.embedding]
-    return sum(part.nbytes for part in held) + (weights.embedding.nbytes if own_embedding else 0)
+    held = [int(part.nbytes) for part in parts if part is not None and part is not weights.embedding]
+    return sum(held) + (weights.embedding.nbytes if own_embedding else 0)

@@ -96,7 +96,7 @@ def accept_kernel(
 def coin_kernel(
     draws, proposals, lengths, seed, step, rate, out, width, DOMAIN: tl.constexpr, PLACES: tl.constexpr
 ):  # fmt: skip
-    """``out`` [B, width]: each draw becomes its proposal where its coin is below ``rate`` [1] float64, else another id."""
+    """``out`` [B, width]: each draw becomes its proposal where its coin is below ``rate`` [1], else another id."""
     row = tl.program_id(0)
     place = tl.arange(0, PLACES)
     drawn = tl.load(draws + row * width + place, mask=place < width, other=0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import e, log2
+from typing import Any
 
 import torch
 
 from ...core.batch import ForwardBatch
-from .attention import fold_kernel, prompt_kernel, split_kernel
+from .attention import fold_kernel, row_kernel, split_kernel
 from .launch import OPTIONS, chain
 from .rotary import rotate_kernel
 
@@ -19,6 +20,7 @@ ROWS = 64
 
 _FOLD_INSIDE = 16
 _LONG = 64
+_RESIDENT = 132
 _KEEP_WIDE = 1 << 31
 
 
@@ -67,8 +69,8 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class PagedLayer:
-    """One layer's keys and values [S, kv_heads, D], its q/k norm weights [2, D] and angle table [positions, D], float32,
-    cosines then sines; each ``None`` where the family has none."""
+    """One layer's keys and values [S, kv_heads, D], its q/k norm weights [2, D] and table of angles [positions, D] in
+    float32 (cosines, then sines), each ``None`` where the family has none."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -185,155 +187,169 @@ def attend(
     ``qkv`` [N, (heads + 2 kv_heads) * D] is the merged product, ``sums`` its sums of squares per 64 features.
     """
     out = torch.empty((qkv.shape[0], shape.heads * shape.dim), dtype=qkv.dtype, device=qkv.device)
+    call = _Call(plan, shape, layer, space, out)
     if plan.width is not None and plan.width <= shape.tokens:
-        _split(plan, shape, layer, (qkv, sums), space, None, out)
+        call.tiles(_Source(qkv, sums, 1 << (plan.width - 1).bit_length()), None)
         return out
-    q = torch.empty_like(out)
-    _rotate(plan, shape, layer, (qkv, sums), q)
+    rotated = _Source(call.rotate(qkv, sums), None, 0)
     if plan.width is not None or plan.short is not None:
-        _split(plan, shape, layer, (q, None), space, plan.short, out)
+        call.tiles(rotated, plan.short)
     if plan.long is not None:
-        _prompt(plan, shape, layer, q, out)
+        call.rows(rotated, plan.long)
     return out
 
 
-def _scale(shape: HeadLayout) -> float:
-    return shape.scale * log2(e)
+def in_one_program(tiles: int, splits: int, steps: int) -> bool:
+    """Whether the splits of a tile, of ``steps`` steps each, had better run one after the other in one program.
+
+    Weighs microseconds as measured on an NVIDIA H200: of programs that run side by side, against those of a loop. Both
+    give the same bits; where ``splits`` is an upper bound, both come out dearer than they are.
+    """
+    beside = -(-tiles * splits // _RESIDENT) * (6 + 0.8 * steps) + 1.5
+    alone = -(-tiles // _RESIDENT) * (3 + 0.8 * steps * splits)
+    return alone < beside
 
 
-def _wide(layer: PagedLayer) -> bool:
-    return layer.keys.numel() >= _KEEP_WIDE
+@dataclass(frozen=True)
+class _Source:
+    """Queries: the raw product with its sums of squares if ``rotate`` (a power of two >= the window), else rotated."""
+
+    q: torch.Tensor
+    sums: torch.Tensor | None
+    rotate: int
 
 
-def _rotate(
-    plan: DevicePlan,
-    shape: HeadLayout,
-    layer: PagedLayer,
-    source: tuple[torch.Tensor, torch.Tensor | None],
-    q: torch.Tensor,
-) -> None:
-    qkv, sums = source
-    rows = qkv.shape[0]
-    rotate_kernel[(-(-rows // 16), shape.heads + 2 * shape.kv_heads)](
-        qkv,
-        sums,
-        layer.weights,
-        layer.angles,
-        plan.positions,
-        plan.slots,
-        q,
-        layer.keys,
-        layer.values,
-        rows,
-        shape.eps,
-        HEADS=shape.heads,
-        KV_HEADS=shape.kv_heads,
-        TILES=shape.sums,
-        ROPE=0 if layer.angles is None else layer.angles.shape[0],
-        D=shape.dim,
-        R=16,
-        num_warps=4,
-        **OPTIONS,
-    )
+@dataclass(frozen=True)
+class _Call:
+    """The launches of one layer."""
 
+    plan: DevicePlan
+    shape: HeadLayout
+    layer: PagedLayer
+    space: Workspace
+    out: torch.Tensor
 
-def _split(
-    plan: DevicePlan,
-    shape: HeadLayout,
-    layer: PagedLayer,
-    source: tuple[torch.Tensor, torch.Tensor | None],
-    space: Workspace,
-    tiles: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
-    """``source``: the raw product and its sums for windows of one tile, else rotated queries alone."""
-    raw = tiles is None and plan.width is not None and plan.width <= shape.tokens
-    width = plan.width or 0
-    count = plan.rows * -(-width // shape.tokens) if tiles is None else tiles.shape[0]
-    programs = count * shape.kv_heads
-    space.fit(programs, plan, shape.dim)
-    inside = plan.splits <= _FOLD_INSIDE and programs <= space.arrivals.shape[0]
-    common = {
-        "HEADS": shape.heads,
-        "KV_HEADS": shape.kv_heads,
-        "GROUP": shape.group,
-        "WINDOW": plan.window or 0,
-        "D": shape.dim,
-        "SPLIT": plan.split,
-    }
-    split_kernel[(programs, plan.splits)](
-        source[0],
-        source[1],
-        layer.weights,
-        layer.angles,
-        layer.keys,
-        layer.values,
-        plan.table,
-        plan.positions,
-        plan.slots,
-        tiles,
-        space.sums,
-        space.marks,
-        space.arrivals,
-        out,
-        width,
-        plan.columns,
-        plan.held,
-        _scale(shape),
-        shape.eps,
-        BLOCK=plan.block,
-        WIDE=_wide(layer),
-        TILES=shape.sums if raw else 0,
-        ROPE=0 if layer.angles is None or not raw else layer.angles.shape[0],
-        KEYS=shape.keys,
-        ROTATE=1 << (width - 1).bit_length() if raw else 0,
-        FOLD=1 << (plan.held - 1).bit_length() if inside else 0,
-        num_warps=4,
-        num_stages=2 if plan.split == shape.keys else 3,
-        **chain(out.device),
-        **common,
-        **OPTIONS,
-    )
-    if not inside:
-        fold_kernel[(programs, plan.held)](
-            space.sums,
-            space.marks,
+    def rotate(self, qkv: torch.Tensor, sums: torch.Tensor | None) -> torch.Tensor:
+        """Rotated queries [N, heads * D]; keys and values go to their slots."""
+        plan, shape, layer, rows = self.plan, self.shape, self.layer, qkv.shape[0]
+        q = torch.empty_like(self.out)
+        rotate_kernel[(-(-rows // 16), shape.heads + 2 * shape.kv_heads)](
+            qkv,
+            sums,
+            layer.weights,
+            layer.angles,
             plan.positions,
-            tiles,
-            out,
-            width,
-            plan.splits,
-            plan.held,
-            num_warps=1,
-            **common,
+            plan.slots,
+            q,
+            layer.keys,
+            layer.values,
+            rows,
+            shape.eps,
+            HEADS=shape.heads,
+            KV_HEADS=shape.kv_heads,
+            TILES=shape.sums,
+            ROPE=self._positions(),
+            D=shape.dim,
+            R=16,
+            num_warps=4,
             **OPTIONS,
         )
+        return q
+
+    def tiles(self, source: _Source, tiles: torch.Tensor | None) -> None:
+        """Attend the tiles of short query runs, ``tiles`` or those of the rectangle, in the form that is faster."""
+        plan, shape = self.plan, self.shape
+        count = plan.rows * -(-(plan.width or 0) // shape.tokens) if tiles is None else tiles.shape[0]
+        if in_one_program(count * shape.kv_heads, plan.splits, plan.split // shape.keys):
+            self.rows(source, tiles)
+        else:
+            self.splits(source, tiles, count * shape.kv_heads)
+
+    def splits(self, source: _Source, tiles: torch.Tensor | None, programs: int) -> None:
+        """One program per tile and split."""
+        plan, shape, space = self.plan, self.shape, self.space
+        space.fit(programs, plan, shape.dim)
+        inside = plan.splits <= _FOLD_INSIDE and programs <= space.arrivals.shape[0]
+        split_kernel[(programs, plan.splits)](
+            *self._inputs(source, tiles),
+            space.sums,
+            space.marks,
+            space.arrivals,
+            self.out,
+            plan.width or 0,
+            plan.columns,
+            plan.held,
+            _scale(shape),
+            shape.eps,
+            FOLD=1 << (plan.held - 1).bit_length() if inside else 0,
+            **self._constants(source),
+        )
+        if not inside:
+            fold_kernel[(programs, plan.held)](
+                space.sums,
+                space.marks,
+                plan.positions,
+                tiles,
+                self.out,
+                plan.width or 0,
+                plan.splits,
+                plan.held,
+                HEADS=shape.heads,
+                KV_HEADS=shape.kv_heads,
+                GROUP=shape.group,
+                WINDOW=plan.window or 0,
+                D=shape.dim,
+                SPLIT=plan.split,
+                num_warps=1,
+                **OPTIONS,
+            )
+
+    def rows(self, source: _Source, tiles: torch.Tensor | None) -> None:
+        """One program per tile."""
+        plan, shape = self.plan, self.shape
+        count = plan.rows * -(-(plan.width or 0) // shape.tokens) if tiles is None else tiles.shape[0]
+        row_kernel[(count * shape.kv_heads,)](
+            *self._inputs(source, tiles),
+            self.out,
+            plan.width or 0,
+            plan.columns,
+            _scale(shape),
+            shape.eps,
+            **self._constants(source),
+        )
+
+    def _inputs(self, source: _Source, tiles: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        plan, layer = self.plan, self.layer
+        memory = (layer.weights, layer.angles, layer.keys, layer.values)
+        return (source.q, source.sums, *memory, plan.table, plan.positions, plan.slots, tiles)
+
+    def _constants(self, source: _Source) -> dict[str, Any]:
+        plan, shape = self.plan, self.shape
+        return {
+            "HEADS": shape.heads,
+            "KV_HEADS": shape.kv_heads,
+            "GROUP": shape.group,
+            "BLOCK": plan.block,
+            "WINDOW": plan.window or 0,
+            "WIDE": self.layer.keys.numel() >= _KEEP_WIDE,
+            "TILES": shape.sums if source.rotate else 0,
+            "ROPE": self._positions() if source.rotate else 0,
+            "D": shape.dim,
+            "KEYS": shape.keys,
+            "SPLIT": plan.split,
+            "ROTATE": source.rotate,
+            "EARLY": True,
+            "num_warps": 4,
+            "num_stages": 2 if plan.split == shape.keys else 3,
+            **chain(self.out.device),
+            **OPTIONS,
+        }
+
+    def _positions(self) -> int:
+        """Positions in the angle table; 0 for layers without."""
+        return 0 if self.layer.angles is None else self.layer.angles.shape[0]
 
 
-def _prompt(plan: DevicePlan, shape: HeadLayout, layer: PagedLayer, q: torch.Tensor, out: torch.Tensor) -> None:
-    tiles = plan.long
-    assert tiles is not None
-    prompt_kernel[(tiles.shape[0] * shape.kv_heads,)](
-        q,
-        layer.keys,
-        layer.values,
-        plan.table,
-        plan.positions,
-        tiles,
-        out,
-        0,
-        plan.columns,
-        _scale(shape),
-        HEADS=shape.heads,
-        KV_HEADS=shape.kv_heads,
-        GROUP=shape.group,
-        BLOCK=plan.block,
-        WINDOW=plan.window or 0,
-        WIDE=_wide(layer),
-        D=shape.dim,
-        KEYS=shape.keys,
-        SPLIT=plan.split,
-        num_warps=4,
-        num_stages=2,
-        **OPTIONS,
-    )
+def _scale(shape: HeadLayout) -> float:
+    """The scale of scores that are exponents of two."""
+    return shape.scale * log2(e)

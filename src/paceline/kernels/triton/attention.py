@@ -40,50 +40,53 @@ def key_range(positions, first, count, WINDOW: tl.constexpr):
 
 
 @triton.jit
-def attend_keys(
+def attend_step(
     q,
     position,
     keys,
     values,
     table,
     head,
-    begin,
-    end,
+    first,
     scale,
     columns,
+    top,
+    total,
+    acc,
     KV_HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
     WINDOW: tl.constexpr,
     WIDE: tl.constexpr,
     D: tl.constexpr,
     KEYS: tl.constexpr,
+    FRESH: tl.constexpr,
 ):
-    """Sums over the keys begin .. end of one split: maximum [64], weights [64], weighted values [64, D], all relative
-    to the maximum. ``scale`` includes log2(e)."""
+    """Take the keys first .. first + KEYS into the sums of a split: maximum [64], weights [64] and weighted values
+    [64, D] relative to it. ``FRESH``: they are its first, whatever the sums hold. ``scale`` includes log2(e)."""
     d = tl.arange(0, D)
-    top = tl.full((64,), -1e30, tl.float32)
-    total = tl.zeros((64,), tl.float32)
-    acc = tl.zeros((64, D), tl.float32)
-    for first in range(begin, end, KEYS):
-        key = first + tl.arange(0, KEYS)
-        block = tl.load(table + tl.minimum(key // BLOCK, columns - 1))
-        slot = block * BLOCK + key % BLOCK
-        if not WIDE:
-            slot = slot.to(tl.int32)
-        at = slot[:, None] * (KV_HEADS * D) + head * D + d[None, :]
-        seen = key[None, :] <= position[:, None]
-        if WINDOW:
-            seen = seen & (key[None, :] > position[:, None] - WINDOW)
-        scores = tl.dot(q, tl.trans(tl.load(keys + at))) * scale
-        scores = tl.where(seen, scores, -1e30)
+    key = first + tl.arange(0, KEYS)
+    block = tl.load(table + tl.minimum(key // BLOCK, columns - 1))
+    slot = block * BLOCK + key % BLOCK
+    if not WIDE:
+        slot = slot.to(tl.int32)
+    at = slot[:, None] * (KV_HEADS * D) + head * D + d[None, :]
+    seen = key[None, :] <= position[:, None]
+    if WINDOW:
+        seen = seen & (key[None, :] > position[:, None] - WINDOW)
+    entries, value = tl.load(keys + at), tl.load(values + at)
+    scores = tl.where(seen, tl.dot(q, tl.trans(entries)) * scale, -1e30)
+    if FRESH:
+        higher = tl.max(scores, 1)
+        weights = tl.where(seen, tl.exp2(scores - higher[:, None]), 0.0)
+        total = tl.sum(weights, 1)
+        acc = tl.dot(weights.to(value.dtype), value)
+    else:
         higher = tl.maximum(top, tl.max(scores, 1))
         shrink = tl.exp2(top - higher)
         weights = tl.where(seen, tl.exp2(scores - higher[:, None]), 0.0)
         total = total * shrink + tl.sum(weights, 1)
-        value = tl.load(values + at)
         acc = tl.dot(weights.to(value.dtype), value, acc * shrink[:, None])
-        top = higher
-    return top, total, acc
+    return higher, total, acc
 
 
 @triton.jit
@@ -127,7 +130,7 @@ def fold_stored(partial, marks, base, count, held_rows, rows, valid, d, D: tl.co
             top, total, acc = fold(top, total, acc, top2, total2, acc2)
             top, total, acc = fold(top, total, acc, top3, total3, acc3)
     else:
-        for number in range(0, count):
+        for number in range(count):
             top0, total0, acc0 = stored_split(partial, marks, base, number, count, held_rows, rows, valid, d, D)
             top, total, acc = fold(top, total, acc, top0, total0, acc0)
     return acc / total[:, None]
@@ -137,6 +140,39 @@ def fold_stored(partial, marks, base, count, held_rows, rows, valid, d, D: tl.co
 def place_of(first, rows, head, HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr):
     """Element offset, in [tokens, HEADS * D], of the head that each row of a tile stands for."""
     return (first + rows // GROUP).to(tl.int64) * (HEADS * D) + (head * GROUP + rows % GROUP) * D
+
+
+@triton.jit
+def query_rows(
+    q,
+    sums,
+    weights,
+    angles,
+    position,
+    first,
+    r,
+    head,
+    valid,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILES: tl.constexpr,
+    ROPE: tl.constexpr,
+    D: tl.constexpr,
+    ROTATE: tl.constexpr,
+):
+    """The queries of a tile [64, D], rotated here from the raw product if ``ROTATE``."""
+    if ROTATE:
+        token = first + r // GROUP
+        column = (head * GROUP + r % GROUP) * D
+        width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D
+        raw = rotated_head(q, sums, weights, 0, angles, token, column, position, valid, eps, width, TILES, ROPE, D)
+        return raw.to(q.dtype.element_ty)
+    else:
+        d = tl.arange(0, D)
+        source = place_of(first, r, head, HEADS, GROUP, D)
+        return tl.load(q + source[:, None] + d[None, :], mask=valid[:, None], other=0.0)
 
 
 @triton.jit
@@ -179,7 +215,7 @@ def write_window(
     tl.store(values + place, finite(value).to(values.dtype.element_ty), mask=inside[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "columns", "held_rows"])
 def split_kernel(
     q,
     sums,
@@ -213,6 +249,7 @@ def split_kernel(
     SPLIT: tl.constexpr,
     ROTATE: tl.constexpr,
     FOLD: tl.constexpr,
+    EARLY: tl.constexpr,
     CHAIN: tl.constexpr,
 ):
     """One split of one tile: for windows of few tokens.
@@ -220,7 +257,8 @@ def split_kernel(
     ``ROTATE`` > 0: ``q`` is the raw product [tokens, (HEADS + 2 KV_HEADS) * D] of windows of at most ROTATE tokens;
     q/k norm, rotation and the write of keys and values happen here. Else ``q`` holds rotated queries and the keys are
     in place. ``FOLD``: the last program of a tile to arrive folds the splits, of so many rows (>= ``held_rows``); 0:
-    ``fold_kernel`` does. ``CHAIN``: this launch starts before the one before it has ended.
+    ``fold_kernel`` does. ``CHAIN``: this launch starts before the one before it has ended, and
+    with ``EARLY`` lets the next one start at once.
     """
     head = tl.program_id(0) % KV_HEADS
     row, first, count = query_tile(tiles, tl.program_id(0) // KV_HEADS, width, 64 // GROUP)
@@ -228,7 +266,7 @@ def split_kernel(
     split = low // SPLIT + tl.program_id(1)
     begin = tl.maximum(split * SPLIT, low // KEYS * KEYS)
     end = tl.minimum(split * SPLIT + SPLIT, last)
-    if CHAIN:
+    if CHAIN and EARLY:
         gdc_launch_dependents()
     if begin >= end:
         return
@@ -242,23 +280,21 @@ def split_kernel(
         tl.debug_barrier()
     r = tl.arange(0, 64)
     d = tl.arange(0, D)
-    token = first + r // GROUP
     valid = r < count * GROUP
-    position = tl.load(positions + token, mask=valid, other=0).to(tl.int32)
-    if ROTATE:
-        column = (head * GROUP + r % GROUP) * D
-        all_heads: tl.constexpr = (HEADS + 2 * KV_HEADS) * D
-        query = rotated_head(
-            q, sums, weights, 0, angles, token, column, position, valid, eps, all_heads, TILES, ROPE, D
-        )
-        query = query.to(q.dtype.element_ty)
-    else:
-        source = place_of(first, r, head, HEADS, GROUP, D)
-        query = tl.load(q + source[:, None] + d[None, :], mask=valid[:, None], other=0.0)
-    top, total, acc = attend_keys(
-        query, position, keys, values, table + row.to(tl.int64) * columns, head, begin, end, scale, columns,
-        KV_HEADS, BLOCK, WINDOW, WIDE, D, KEYS,
+    position = tl.load(positions + first + r // GROUP, mask=valid, other=0).to(tl.int32)
+    query = query_rows(
+        q, sums, weights, angles, position, first, r, head, valid, eps,
+        HEADS, KV_HEADS, GROUP, TILES, ROPE, D, ROTATE,
     )  # fmt: skip
+    top = tl.full((64,), -1e30, tl.float32)
+    total = tl.zeros((64,), tl.float32)
+    acc = tl.zeros((64, D), tl.float32)
+    blocks = table + row.to(tl.int64) * columns
+    for key in range(begin, end, KEYS):
+        top, total, acc = attend_step(
+            query, position, keys, values, blocks, head, key, scale, columns, top, total, acc,
+            KV_HEADS, BLOCK, WINDOW, WIDE, D, KEYS, SPLIT == KEYS,
+        )  # fmt: skip
     splits = (last - 1) // SPLIT - low // SPLIT + 1
     place = place_of(first, r, head, HEADS, GROUP, D)
     base = tl.program_id(0) * tl.num_programs(1)
@@ -283,7 +319,7 @@ def split_kernel(
                 tl.store(arrivals + tl.program_id(0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "splits", "held_rows"])
 def fold_kernel(
     partial,
     marks,
@@ -313,51 +349,83 @@ def fold_kernel(
         tl.store(out + place[:, None] + d[None, :], result.to(out.dtype.element_ty))
 
 
-@triton.jit
-def prompt_kernel(
+@triton.jit(do_not_specialize=["width", "columns"])
+def row_kernel(
     q,
+    sums,
+    weights,
+    angles,
     keys,
     values,
     table,
     positions,
+    slots,
     tiles,
     out,
     width,
     columns,
     scale,
+    eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
     WINDOW: tl.constexpr,
     WIDE: tl.constexpr,
+    TILES: tl.constexpr,
+    ROPE: tl.constexpr,
     D: tl.constexpr,
     KEYS: tl.constexpr,
     SPLIT: tl.constexpr,
+    ROTATE: tl.constexpr,
+    EARLY: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
-    """All splits of one tile, one after the other: for long prompt chunks, whose tiles fill the device by themselves.
+    """All splits of one tile, one after the other: where tiles fill the device by themselves (many rows, prompts).
 
-    ``q`` [tokens, HEADS * D] is rotated and the keys are in place.
+    Arguments as in ``split_kernel``.
     """
     head = tl.program_id(0) % KV_HEADS
     row, first, count = query_tile(tiles, tl.program_id(0) // KV_HEADS, width, 64 // GROUP)
     low, last = key_range(positions, first, count, WINDOW)
+    if CHAIN and EARLY:
+        gdc_launch_dependents()
+    if CHAIN:
+        gdc_wait()
+    if ROTATE:
+        write_window(
+            q, sums, weights, angles, positions, slots, keys, values, first, count, 0, last, head, eps,
+            HEADS, KV_HEADS, TILES, ROPE, D, ROTATE,
+        )  # fmt: skip
+        tl.debug_barrier()
     r = tl.arange(0, 64)
     d = tl.arange(0, D)
     valid = r < count * GROUP
     position = tl.load(positions + first + r // GROUP, mask=valid, other=0).to(tl.int32)
-    place = place_of(first, r, head, HEADS, GROUP, D)
-    query = tl.load(q + place[:, None] + d[None, :], mask=valid[:, None], other=0.0)
+    query = query_rows(
+        q, sums, weights, angles, position, first, r, head, valid, eps,
+        HEADS, KV_HEADS, GROUP, TILES, ROPE, D, ROTATE,
+    )  # fmt: skip
     top = tl.full((64,), -1e30, tl.float32)
     total = tl.zeros((64,), tl.float32)
     acc = tl.zeros((64, D), tl.float32)
-    for split in range(low // SPLIT, (last + SPLIT - 1) // SPLIT):
-        begin = tl.maximum(split * SPLIT, low // KEYS * KEYS)
-        end = tl.minimum(split * SPLIT + SPLIT, last)
-        next_top, next_total, next_acc = attend_keys(
-            query, position, keys, values, table + row.to(tl.int64) * columns, head, begin, end, scale, columns,
-            KV_HEADS, BLOCK, WINDOW, WIDE, D, KEYS,
+    part_top, part_total, part_acc = top, total, acc
+    blocks = table + row.to(tl.int64) * columns
+    for key in range(low // KEYS * KEYS, last, KEYS):
+        if SPLIT != KEYS:  # noqa: SIM102  # known when compiling
+            if key % SPLIT == 0:
+                top, total, acc = fold(top, total, acc, part_top, part_total, part_acc)
+                part_top = tl.full((64,), -1e30, tl.float32)
+                part_total = tl.zeros((64,), tl.float32)
+                part_acc = tl.zeros((64, D), tl.float32)
+        part_top, part_total, part_acc = attend_step(
+            query, position, keys, values, blocks, head, key, scale, columns, part_top, part_total, part_acc,
+            KV_HEADS, BLOCK, WINDOW, WIDE, D, KEYS, SPLIT == KEYS,
         )  # fmt: skip
-        top, total, acc = fold(top, total, acc, next_top, next_total, next_acc)
+        if SPLIT == KEYS:
+            top, total, acc = fold(top, total, acc, part_top, part_total, part_acc)
+    if SPLIT != KEYS:
+        top, total, acc = fold(top, total, acc, part_top, part_total, part_acc)
     result = acc / total[:, None]
+    place = place_of(first, r, head, HEADS, GROUP, D)
     tl.store(out + place[:, None] + d[None, :], result.to(out.dtype.element_ty), mask=valid[:, None])

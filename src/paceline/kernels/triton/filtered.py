@@ -16,32 +16,14 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
-from .noise import NONE, best_noisy, single, units_of, weight_of, words_of
+from .noise import NONE, best_noisy, units_of, weight_of, words_of
+from .prefix import asked_tile, bins_of, gaps_of, least_order, mass_until, rounded_product
 from .sample import owner_of, words_at
 
-REACH = tl.constexpr(26.0)
-"""Ids further below the largest tempered logit than this have no unit of mass and lose against it by any noise."""
 FACTS = tl.constexpr(8)
 """Numbers of a row's plan: first bin of the bracket, its end, the bin of the k-th id (-1: no top-k), ids before the
 bracket, ids before that bin, ids to copy, whether anything is in question, whether top-p acts."""
-
-
-@triton.jit
-def gaps_of(x, peak, low, heat):
-    """How far tempered logits are below their largest, and the greatest gap that counts."""
-    top = single(peak, heat)
-    scaled = single(x, heat)
-    gap = tl.where(scaled == top, 0.0, top - scaled)
-    return scaled, gap, tl.minimum(top - single(low, heat), REACH)
-
-
-@triton.jit
-def bins_of(gap, reach, BINS: tl.constexpr):
-    """Bin [0, BINS) of every gap up to ``reach``; larger ones get no meaningful bin."""
-    scale = BINS / tl.maximum(reach, 1e-30)
-    return tl.maximum(tl.minimum(tl.minimum(gap, reach) * tl.minimum(scale, 1e30), BINS - 1.0), 0.0).to(tl.int32)
 
 
 @triton.jit
@@ -107,7 +89,7 @@ def count_kernel(
 ):  # fmt: skip
     """Pass 2: add the ids of a part to ``counts`` [M, BINS] and their units to ``masses`` [M, 0]."""
     row, part = tl.program_id(0), tl.program_id(1)
-    owner, spot = owner_of(row, index, WIDTH, INDEXED)
+    owner, _spot = owner_of(row, index, WIDTH, INDEXED)
     heat = tl.load(temperature + owner)
     if (heat > 1e-5) & narrows(tl.load(top_k + owner), tl.load(top_p + owner), count):
         base = logits + row.to(tl.int64) * stride
@@ -119,7 +101,7 @@ def count_kernel(
         for first in range(start, end, BLOCK):
             places = first + tl.arange(0, BLOCK)
             x = tl.load(base + places, mask=places < end, other=float("-inf")).to(tl.float32)
-            scaled, gap, reach = gaps_of(x, peak, low, heat)
+            _scaled, gap, reach = gaps_of(x, peak, low, heat)
             inside = gap <= reach
             found += tl.histogram(bins_of(gap, reach, BINS), BINS, mask=inside)
             units += tl.where(inside, units_of(weight_of(gap, DEVICE)), 0)
@@ -135,10 +117,10 @@ def plan_kernel(
 ):  # fmt: skip
     """From a row's counts: where the prefix surely holds, where it surely does not, and how many ids lie between."""
     row = tl.program_id(0)
-    owner, spot = owner_of(row, index, WIDTH, INDEXED)
+    owner, _spot = owner_of(row, index, WIDTH, INDEXED)
     heat, k, p = tl.load(temperature + owner), tl.load(top_k + owner), tl.load(top_p + owner).to(tl.float64)
     peak, low = extremes(peaks, lows, row, parts, PARTS)
-    top, gap, reach = gaps_of(peak, peak, low, heat)
+    _top, _gap, reach = gaps_of(peak, peak, low, heat)
     bins = tl.arange(0, BINS)
     found = tl.load(counts + row * BINS + bins)
     until = tl.cumsum(found, 0)
@@ -246,87 +228,6 @@ def gather_kernel(
 
 
 @triton.jit
-def rounded_product(share, whole, DEVICE: tl.constexpr):
-    """share * whole in float64, rounded before anything else is done with it."""
-    if DEVICE:
-        return libdevice.mul_rn(share.to(tl.float64), whole.to(tl.float64))
-    return share.to(tl.float64) * whole.to(tl.float64)
-
-
-@triton.jit
-def order_of(x, places):
-    """Whole numbers that ascend in the order of the ids: (logit descending, place ascending)."""
-    bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
-    ascending = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return ((2147483647 - ascending.to(tl.int64)) << 21) + places
-
-
-@triton.jit
-def asked_tile(source, source_places, first, limit, from_row, peak, low, heat, start, end, k_bin, by_p, part_of,
-               BINS: tl.constexpr, SIZE: tl.constexpr, DEVICE: tl.constexpr):  # fmt: skip
-    """One tile of the ids in question: order, units, scaled logits, weights, places; which are in the bracket, and which
-    count among those ``part_of`` 0: all, 1: the bracket, 2: the bin of the k-th id."""
-    at = first + tl.arange(0, SIZE)
-    held = at < limit
-    x = tl.load(source + at, mask=held, other=float("-inf")).to(tl.float32)
-    places = tl.where(from_row, at, tl.load(source_places + at, mask=held & ~from_row, other=0))
-    scaled, gap, reach = gaps_of(x, peak, low, heat)
-    bins = bins_of(gap, reach, BINS)
-    counted = held & (gap <= reach)
-    bracket = counted & (bins >= start) & (bins < end)
-    last = counted & (bins == k_bin) & ((by_p > 0) | bracket)
-    weight = weight_of(gap, DEVICE)
-    chosen = tl.where(part_of == 0, bracket | last, tl.where(part_of == 1, bracket, last))
-    return order_of(x, places), units_of(weight), scaled, weight, places, bracket, chosen
-
-
-@triton.jit
-def least_order(source, source_places, limit, from_row, peak, low, heat, start, end, k_bin, by_p, part_of, goal, by_mass,
-                BINS: tl.constexpr, SIZE: tl.constexpr, WAYS: tl.constexpr, DEVICE: tl.constexpr):  # fmt: skip
-    """The least order y such that the ids of ``part_of`` with orders up to y number ``goal``, or hold so many units
-    (``by_mass``); the greatest order if none does."""
-    bottom = tl.full((), 9007199254740992, tl.int64)
-    top = tl.full((), -1, tl.int64)
-    for first in range(0, limit, SIZE):
-        order, units, scaled, weight, places, bracket, chosen = asked_tile(
-            source, source_places, first, limit, from_row, peak, low, heat, start, end, k_bin, by_p, part_of,
-            BINS, SIZE, DEVICE,
-        )  # fmt: skip
-        bottom = tl.minimum(bottom, tl.min(tl.where(chosen, order, 9007199254740992)))
-        top = tl.maximum(top, tl.max(tl.where(chosen, order, -1)))
-    way = tl.arange(0, WAYS)
-    while bottom < top:
-        step = (top - bottom) // WAYS + 1
-        pivots = tl.minimum(bottom + (way + 1).to(tl.int64) * step - 1, top)
-        reached = tl.zeros((WAYS,), tl.int64)
-        for first in range(0, limit, SIZE):
-            order, units, scaled, weight, places, bracket, chosen = asked_tile(
-                source, source_places, first, limit, from_row, peak, low, heat, start, end, k_bin, by_p, part_of,
-                BINS, SIZE, DEVICE,
-            )  # fmt: skip
-            amount = tl.where(chosen, tl.where(by_mass, units, 1), 0)
-            reached += tl.sum(tl.where(order[None, :] <= pivots[:, None], amount[None, :], 0), 1)
-        short = tl.sum((reached.to(tl.float64) < goal).to(tl.int32))
-        bottom = tl.minimum(bottom + short.to(tl.int64) * step, top)
-        top = tl.minimum(bottom + step - 1, top)
-    return top
-
-
-@triton.jit
-def mass_until(source, source_places, limit, from_row, peak, low, heat, start, end, k_bin, by_p, part_of, until,
-               BINS: tl.constexpr, SIZE: tl.constexpr, DEVICE: tl.constexpr):  # fmt: skip
-    """Units of the ids of ``part_of`` with orders up to ``until``."""
-    total = tl.zeros((SIZE,), tl.int64)
-    for first in range(0, limit, SIZE):
-        order, units, scaled, weight, places, bracket, chosen = asked_tile(
-            source, source_places, first, limit, from_row, peak, low, heat, start, end, k_bin, by_p, part_of,
-            BINS, SIZE, DEVICE,
-        )  # fmt: skip
-        total += tl.where(chosen & (order <= until), units, 0)
-    return tl.sum(total)
-
-
-@triton.jit
 def finish_kernel(
     logits, ids, index, temperature, top_k, top_p, min_p, seed, step, peaks, lows, plan, masses, buffer,
     buffer_places, best_out, place_out, stride, count, offset, parts, capacity,
@@ -380,7 +281,7 @@ def finish_kernel(
         best = tl.load(best_out + row * parts)
         place = tl.load(place_out + row * parts)
         for first in range(0, limit, SIZE):
-            order, units, scaled, weight, places, bracket, listed = asked_tile(
+            order, _units, scaled, weight, places, bracket, _counted = asked_tile(
                 source, places_at, first, limit, from_row, peak, low, heat, start, end, k_bin, by_p, 0,
                 BINS, SIZE, DEVICE,
             )  # fmt: skip

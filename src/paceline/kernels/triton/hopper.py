@@ -136,7 +136,7 @@ def join_segments(acc, partial, arrivals, tile, segment, SEGMENTS: gl.constexpr,
     return acc, last
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["rows"])
 def hopper_kernel(
     weight,
     x,

@@ -16,6 +16,7 @@ OPTIONS: dict[str, Any] = {"enable_fp_fusion": False}
 """No multiply-add is contracted behind the kernels' back: the same expression must give the same bits everywhere."""
 
 _SEGMENT = 64
+_OVERLAP = True
 
 
 @dataclass(eq=False)
@@ -117,7 +118,7 @@ def arrival_counters(device: torch.device) -> torch.Tensor:
 
 def chain(device: torch.device) -> dict[str, Any]:
     """Launch options of a kernel that waits inside for the launch before it."""
-    return {"CHAIN": True, "launch_pdl": True} if chained(device) else {"CHAIN": False}
+    return {"CHAIN": True, "launch_pdl": _OVERLAP} if chained(device) else {"CHAIN": False}
 
 
 def product(x: torch.Tensor, weight: DeviceWeight, out: torch.Tensor, fused: Fused = Fused()) -> None:
@@ -202,7 +203,7 @@ def _hopper(
         SEGMENTS=weight.segments,
         STAGES=min(tile.stages, -(-weight.inputs // (weight.segments * tile.depth))),
         EARLY=tile.early,
-        launch_pdl=True,
+        launch_pdl=_OVERLAP,
         **common,
         **OPTIONS,
     )

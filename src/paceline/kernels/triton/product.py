@@ -18,7 +18,7 @@ PLAIN, ADD, GATE = 0, 1, 2
 """Epilogues: none; add a residual; ``silu(gate) * up`` of outputs whose rows lie in turns of 8 gates and 8 ups."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def product_kernel(
     x,
     weight,

@@ -39,8 +39,9 @@ def rotated_head(
 ):
     """One normed and rotated head per entry: float32 [R, D].
 
-    ``weights`` [2, D]: the norm of queries, then that of keys; ``which`` of them. ``qkv`` [.., WIDTH]; ``token``, ``column``, ``position`` [R]. ``table`` [positions, D]: D/2 cosines, then D/2 sines.
-    ``TILES``: 64-feature sums per row, 0 for families without q/k norm. ``ROPE``: positions in the table, 0 for none.
+    ``qkv`` [.., WIDTH]; ``token``, ``column``, ``position`` [R]. ``weights`` [2, D]: the norm of queries, then that of
+    keys; ``which`` of them. ``table`` [positions, D]: D/2 cosines, then D/2 sines. ``TILES``: 64-feature sums per row,
+    0 for families without q/k norm. ``ROPE``: positions in the table, 0 for none.
     """
     d = tl.arange(0, D)
     other = (d + D // 2) % D
@@ -66,7 +67,7 @@ def finite(x):
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rotate_kernel(
     qkv,
     sums,

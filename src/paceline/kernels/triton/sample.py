@@ -12,7 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .noise import NONE, best_noisy, better, exact_gumbel, lane_best, margin_of, range_words, rough_gumbel, single, words_of
+from .noise import (
+    NONE,
+    best_noisy,
+    better,
+    exact_gumbel,
+    lane_best,
+    margin_of,
+    range_words,
+    rough_gumbel,
+    single,
+    words_of,
+)
 
 
 @triton.jit
@@ -83,7 +94,7 @@ def draw_kernel(
         x = tl.load(base + places, mask=places < count, other=float("-inf")).to(tl.float32)
         odd |= ((x != x) | (x == float("inf"))).to(tl.int32)
         score = x
-        if not GREEDY:
+        if not GREEDY:  # noqa: SIM102  # a constant and a value of the device
             if samples:
                 words = words_at(ids, key, now, first, places, count, LISTED, BLOCK)
                 score = x / heat + rough_gumbel(words)
@@ -91,7 +102,7 @@ def draw_kernel(
     broken = tl.max(odd)
     best = tl.max(top)
     place = tl.min(tl.where(top == best, where, NONE))
-    if not GREEDY:
+    if not GREEDY:  # noqa: SIM102
         if samples & (best > float("-inf")) & (broken == 0):
             edge = best - margin_of(best)
             best = tl.full((), float("-inf"), tl.float32)

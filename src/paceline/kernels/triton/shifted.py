@@ -84,9 +84,7 @@ def slot_kernel(
 
 
 @triton.jit
-def join_kernel(
-    tokens, table, hidden, out, hidden_stride, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
+def join_kernel(tokens, table, hidden, out, hidden_stride, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """``out`` [n, 2 * WIDTH]: each pair's embedding and hidden state, each divided by its root mean square."""
     row, half = tl.program_id(0), tl.program_id(1)
     feature = tl.arange(0, BLOCK)
@@ -104,16 +102,17 @@ def join_kernel(
 @triton.jit
 def keep_kernel(
     taps, ring, index, starts, counts, covered, draft_length, row_length, width, columns, taps_stride,
+    starts_stride,
     RING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Put the first ``counts`` [B] of ``taps`` [B, columns, width] into ``ring`` [R, RING + 1, width], at positions from
-    ``starts`` [B] on, and publish the rows' coverage."""
+    """Put the first ``counts`` [B] of ``taps`` [B, columns, width] into ``ring`` [R, RING + 1, width], at positions
+    from ``starts`` [B] on, and publish the rows' coverage."""
     at = tl.program_id(0)
     row, column = at // columns, at % columns
     owner, count = tl.load(index + row), tl.load(counts + row)
     if (column < count) & (column >= count - RING):
         feature = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        slot = (tl.load(starts + row) + column) % RING
+        slot = (tl.load(starts + row * starts_stride) + column) % RING
         value = tl.load(taps + at.to(tl.int64) * taps_stride + feature, mask=feature < width, other=0.0)
         to = ring + (owner * (RING + 1) + slot) * width + feature
         tl.store(to, value.to(ring.dtype.element_ty), mask=feature < width)
@@ -122,9 +121,7 @@ def keep_kernel(
 
 
 @triton.jit
-def take_kernel(
-    ring, out, index, lengths, width, columns, RING: tl.constexpr, BLOCK: tl.constexpr
-):
+def take_kernel(ring, out, index, lengths, width, columns, RING: tl.constexpr, BLOCK: tl.constexpr):
     """``out`` [B, columns, width]: the taps of the positions before the pairs up to place ``lengths``."""
     at = tl.program_id(0)
     row, column = at // columns, at % columns
