@@ -33,7 +33,9 @@ def test_importing_loads_nothing_heavy(statement: str) -> None:
     assert _heavy_modules_after(statement) == []
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["doctor", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["generate", "--help"], ["doctor", "--help"], ["serve", "--help"], ["--version"]]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     statement = f"from paceline.cli.main import main\nassert main({arguments!r}) == 0"
     assert _heavy_modules_after(statement) == []

@@ -9,7 +9,7 @@ from tests.support.tiny import decoder, drafter, engine_over, greedy, serve
 
 from paceline.core.row import Row
 from paceline.testing.collect import Behaviour
-from paceline.testing.drafters import OracleDrafter, RowDrafter, another_id, upcoming
+from paceline.testing.drafters import DeviceOracleDrafter, OracleDrafter, RowDrafter, another_id, upcoming
 from paceline.testing.harness import Job, Setup, compare, leftovers, run_jobs
 
 ROWS = 16
@@ -64,6 +64,50 @@ def test_s31_no_row_speaks_another_rows_code_word() -> None:
         plain = set(decoder().run(job.prompt, job.params).tokens)
         foreign = set().union(*(word for name, word in words.items() if name != job.name)) - plain
         assert not foreign & set(served[job.name].tokens)
+
+
+ORDERS = {"host": (False, False), "device": (True, False), "ahead": (True, True)}
+
+
+def passing_jobs() -> list[Job]:
+    """A row joins or leaves about every three tokens of the first one; those in the middle of the batch leave too."""
+    jobs = [Job("row-0", (4, 10, 11, 12, 5), greedy(70))]
+    for n in range(1, ROWS):
+        word = (10 + 3 * n, 11 + 3 * n, 12 + 3 * n)
+        leaves = (Behaviour(stop_after=4), Behaviour(), Behaviour(abort_after=6), Behaviour(raise_after=5))[n % 4]
+        jobs.append(Job(f"row-{n}", (4 + n, *word, *word, 5 + n), greedy(7 + n % 5), leaves, ("row-0", 1 + 4 * n)))
+    return jobs
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+@pytest.mark.parametrize("rows", [2, 4, ROWS])
+@pytest.mark.parametrize("name", ["none", "mixed", "device", "device ragged"])
+def test_s31_a_row_joins_or_leaves_every_few_rounds(name: str, rows: int, order: str) -> None:
+    device_round, run_ahead = ORDERS[order]
+    setup = Setup(rows=rows, chunk=8, depth=3, device_round=device_round, run_ahead=run_ahead)
+    oracle = DeviceOracleDrafter(decoder().recorded, wrong_every=3, ragged=name == "device ragged")
+    provider = {"none": None, "mixed": MixedDrafter()}.get(name, oracle)
+    jobs = passing_jobs()
+    with engine_over(setup, provider) as engine:
+        served = run_jobs(engine, jobs)
+        assert compare(jobs, decoder(), served) + leftovers(engine) == []
+        stats = engine.stats()
+    used = [index for got in served.values() for index in got.indices]
+    assert rows == ROWS or len(set(used)) < len(used), "indices are used again"
+    if order == "ahead" and name != "mixed":
+        assert stats.ahead_rounds > 10 and stats.dropped_positions > 0
+        assert stats.host_reads == stats.rounds == stats.device_rounds
+
+
+def test_s31_rows_that_run_ahead_propose_what_they_propose_alone() -> None:
+    """Each row's figures are those of its solo run, whoever joins or leaves while a round is in flight."""
+    setup = Setup(rows=ROWS, chunk=8, depth=3, device_round=True)
+    jobs = [Job(job.name, job.prompt, job.params, after=job.after) for job in passing_jobs()]
+    together = serve(setup, jobs, DeviceOracleDrafter(decoder().recorded, wrong_every=4))
+    for job in jobs:
+        own = Job(job.name, job.prompt, job.params)
+        alone = serve(setup, [own], DeviceOracleDrafter(decoder().recorded, wrong_every=4))[job.name]
+        assert together[job.name].spec == alone.spec and together[job.name].bursts == alone.bursts
 
 
 @pytest.mark.parametrize("name", ["D-self", "D-lookup"])

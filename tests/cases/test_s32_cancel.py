@@ -10,8 +10,10 @@ import pytest
 from tests.support.tiny import FAMILY, decoder, drafter, engine_over, greedy, prompts
 
 from paceline import LLM, AsyncLLM, SamplingParams
+from paceline.engine.scheduler import Scheduler
 from paceline.testing.collect import Behaviour, Collector
-from paceline.testing.harness import Job, Setup, compare, leftovers, run_jobs
+from paceline.testing.drafters import DeviceOracleDrafter
+from paceline.testing.harness import Job, Setup, compare, leftovers, run_jobs, watch_steps
 from paceline.testing.models import tiny_model
 
 COUNT, LIMIT = 300, 12
@@ -38,6 +40,41 @@ def test_s32_three_hundred_requests_left_at_any_token(name: str) -> None:
         assert engine.info()["num_requests_running"] == engine.info()["num_requests_waiting"] == 0
         fresh = [Job("fresh", (9, 8, 7), greedy(12))]
         assert compare(fresh, decoder(), run_jobs(engine, fresh)) == []
+
+
+@pytest.mark.parametrize("name", ["none", "device"])
+@pytest.mark.parametrize("memory", [None, 96])
+def test_s32_three_hundred_requests_left_while_rounds_run_ahead(name: str, memory: int | None) -> None:
+    jobs = leaving_jobs()
+    provider = None if name == "none" else DeviceOracleDrafter(decoder().recorded, wrong_every=5)
+    with engine_over(Setup(rows=8, device_round=True, kv_cache_tokens=memory), provider) as engine:
+        served = run_jobs(engine, jobs)
+        assert compare(jobs, decoder(), served) + leftovers(engine) == []
+        stats = engine.stats()
+        assert stats.ahead_rounds > 100 and stats.dropped_positions > 50
+        assert sum(stats.finished.values()) == COUNT and stats.drafter_failures == 0
+
+
+@pytest.mark.parametrize("name", ["none", "device"])
+@pytest.mark.parametrize("turn", range(2, 14))
+def test_s32_an_abort_between_any_two_turns_ends_one_request_once(name: str, turn: int) -> None:
+    """The round in flight names the row: its part is dropped, the other rows go on."""
+    provider = None if name == "none" else DeviceOracleDrafter(decoder().recorded, wrong_every=5)
+    jobs = [Job(f"job-{n}", prompt, greedy(30, ignore_eos=True)) for n, prompt in enumerate(prompts(3))]
+    with engine_over(Setup(rows=3, chunk=16, depth=2, device_round=True), provider, ()) as engine:
+        turns = iter(range(1, 10_000))
+
+        def abort(scheduler: Scheduler) -> None:
+            if next(turns) == turn:
+                assert engine.abort("job-1", "enough") and engine.abort("job-1", "again")
+
+        watch_steps(engine, abort)
+        served = run_jobs(engine, jobs)
+        gone = served.pop("job-1")
+        assert compare([jobs[0], jobs[2]], decoder(), served) + leftovers(engine) == []
+        assert gone.reason == "abort" and "enough" in str(gone.finished) and gone.problems == []
+        assert tuple(gone.tokens) == decoder().run(jobs[1].prompt, jobs[1].params).tokens[: len(gone.tokens)]
+        assert gone.length == len(gone.text or ()) - 1 or not gone.tokens, "nothing of the round in flight is counted"
 
 
 def test_s32_aborting_twice_late_or_under_a_wrong_id_is_no_error() -> None:

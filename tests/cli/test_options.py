@@ -11,6 +11,7 @@ from paceline.cli.chat import chat
 from paceline.cli.doctor import doctor
 from paceline.cli.generate import generate
 from paceline.cli.options import ENGINE_FLAGS, MODEL_FLAG, Flag, given
+from paceline.cli.serve import serve
 from paceline.core.config import EngineConfig, setting_names
 
 #: Settings without a flag, and why.
@@ -42,7 +43,7 @@ def test_the_aliases_of_the_conventions() -> None:
     assert spellings["spec_adaptive"] == {"--spec-adaptive/--no-spec-adaptive"}
 
 
-@pytest.mark.parametrize("command", [generate, chat, doctor])
+@pytest.mark.parametrize("command", [generate, chat, doctor, serve])
 def test_no_flag_is_spelt_twice(command: Callable[..., None]) -> None:
     parameters = command.__signature__.parameters.values()  # type: ignore[attr-defined]
     spelt = [name for each in parameters for name in (each.default.param_decls or ())]

@@ -34,8 +34,9 @@ def _plan(device: str, base: int = GB, depth: int = 4, **settings: Any) -> Memor
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """A device of 140 GB on which one process holds 17 GB: its context and the weights."""
-    state = {"in_use": 17 * GB, "total": 140 * GB}
+    state = {"in_use": 17 * GB, "total": 140 * GB, "spare": 0}
     monkeypatch.setattr(memory, "device_bytes", lambda device: (state["in_use"], state["total"]))
+    monkeypatch.setattr(memory, "spare_bytes", lambda device: state["spare"])
     return state
 
 
@@ -54,6 +55,13 @@ def test_the_pool_is_no_larger_than_all_rows_can_use() -> None:
     plan = _plan("cuda", max_num_seqs=1)
     assert plan.kv_tokens == FACTS.max_model_len
     assert plan.total < 30 * GB
+
+
+def test_gaps_that_loading_left_are_not_counted_twice(gpu: dict[str, int]) -> None:
+    plan = _plan("cuda", kv_cache_tokens=4096)
+    gpu["in_use"] += 2 * GB
+    gpu["spare"] = 2 * GB
+    assert _plan("cuda", kv_cache_tokens=4096).base == plan.base
 
 
 def test_what_others_hold_on_the_device_is_counted(gpu: dict[str, int]) -> None:

@@ -155,10 +155,10 @@ def test_splits_are_folded_alike_inside_beside_and_in_a_loop(
 
 
 def test_many_tiles_loop_over_their_splits_and_few_spread_them() -> None:
-    assert not device.in_one_program(8, 5, 1)
-    assert not device.in_one_program(8, 128, 8)
-    assert device.in_one_program(256, 5, 1)
-    assert device.in_one_program(8, 1, 1)
+    assert not device.in_one_program(8, 5, 2)
+    assert not device.in_one_program(8, 128, 16)
+    assert device.in_one_program(256, 5, 2)
+    assert device.in_one_program(8, 1, 2)
 
 
 @pytest.mark.skipif(not GPU, reason="bits depend on the matrix units, which the interpreter does not have")

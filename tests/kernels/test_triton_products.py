@@ -126,6 +126,8 @@ def _tile_faults(tile: tiles.Tile, outputs: int, inputs: int) -> list[str]:
         "shared memory": shared > 226 << 10,
         "warp groups": tile.warps not in (4, 8) or tile.outputs not in (64, 128, 256),
         "registers": tile.outputs * tile.parts * tile.rows > 128 * tile.warps * 32 * 2,
+        "segments of whole steps": tiles.segments(outputs, inputs) > 1
+        and inputs // tiles.segments(outputs, inputs) % tile.depth > 0,
         "parts of a segment": tile.parts > 1 and tiles.segments(outputs, inputs) > 1,
     }
     return [name for name, wrong in faults.items() if wrong]

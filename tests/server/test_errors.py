@@ -19,6 +19,7 @@ from paceline.engine.async_llm import AsyncLLM
 from paceline.server.app import create_app
 from paceline.server.errors import of_exception
 from paceline.server.fields import REFUSED
+from paceline.server.observe import Observer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -280,6 +281,24 @@ def test_a_failure_of_ours_tells_nothing_and_ends_the_stream(caplog: pytest.LogC
         assert json.loads(lines[-3].removeprefix("data: "))["error"]["code"] == "engine_failure"
         assert lines[-2] == "data: [DONE]"
     assert "ValueError" in caplog.text and "secret" not in caplog.text
+
+
+def test_observers_hear_of_every_refusal() -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Ear(Observer):
+        def on_refusal(self, route: str, status: int, code: str | None) -> None:
+            heard.append((route, status))
+
+    with in_process(Reciting("hi"), api_key=("k",)) as client:
+        client.app.state.server.observers.append(Ear())  # type: ignore[attr-defined]
+        client.headers["Authorization"] = "Bearer k"
+        for body in ({"prompt": "a", "x": 1}, {"prompt": ""}, {"prompt": "", "stream": True}):
+            error(client, TEXT, 400, **body)
+        client.get("/v9")
+        client.headers["Authorization"] = "Bearer x"
+        client.get("/v1/models")
+    assert heard == [(TEXT, 400)] * 3 + [("/v9", 404), ("/v1/models", 401)]
 
 
 def test_a_model_without_a_template_says_so() -> None:

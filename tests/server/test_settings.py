@@ -193,6 +193,9 @@ def test_the_command_serves_and_stops(tmp_path: Path) -> None:
             time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+    except httpx.TransportError as error:
+        log.seek(0)
+        raise AssertionError(f"the server has gone: {log.read()}") from error
     finally:
         process.kill()
     log.seek(0)

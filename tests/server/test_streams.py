@@ -24,6 +24,8 @@ from tests.server.kit import (
     toy_engine,
 )
 
+from paceline.engine.outputs import RequestOutput, StreamDelta
+from paceline.server.observe import Observer, Watched
 from paceline.server.wire import EventStream
 from paceline.testing.harness import leftovers
 
@@ -94,6 +96,44 @@ def test_a_slow_reader_holds_up_nobody_and_loses_nothing() -> None:
             assert len(chunks) < 400  # what had waited came at once
             fresh = await Caller(app, PATH, LONG | {"max_tokens": 400, "seed": 1}).run()
             assert joined_chat(chunks) == joined_chat(chunks_of(fresh))
+
+    asyncio.run(main())
+
+
+class _Ear(Observer):
+    """Keeps what it hears, and fails at it."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, int]] = []
+
+    def on_request_start(self, request: Watched) -> None:
+        self.heard.append(("start", request.id, request.prompt_tokens))
+
+    def on_first_token(self, request: Watched, seconds: float) -> None:
+        self.heard.append(("first", request.id, 0))
+
+    def on_token(self, request: Watched, delta: StreamDelta, gap: float | None) -> None:
+        self.heard.append(("token", request.id, len(delta.token_ids)))
+        raise ValueError("an observer's own fault")
+
+    def on_finish(self, request: Watched, output: RequestOutput, seconds: float) -> None:
+        self.heard.append(("finish", request.id, output.metrics.completion_tokens))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_observers_hear_of_every_delivery_in_order_and_do_no_harm(stream: bool) -> None:
+    async def main() -> None:
+        with toy_engine() as engine:
+            app = app_over(engine)
+            ear = _Ear()
+            app.state.server.observers.append(ear)
+            body = LONG | {"max_tokens": 20, "n": 2, "stream": stream, "messages": HELLO}
+            await Caller(app, PATH, body).run()
+            kinds = [kind for kind, _, _ in ear.heard]
+            assert kinds[:2] == ["start", "first"] and kinds.count("start") == kinds.count("first") == 1
+            assert kinds.count("finish") == 2 and len({name for _, name, _ in ear.heard}) == 1
+            assert sum(count for kind, _, count in ear.heard if kind == "token") == 40
+            assert [count for kind, _, count in ear.heard if kind == "finish"] == [20, 20]
 
     asyncio.run(main())
 

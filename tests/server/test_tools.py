@@ -29,15 +29,15 @@ from paceline.grammar.backend import LlguidanceBackend
 from paceline.grammar.spec import GrammarSpec
 from paceline.grammar.tokens import read_tokenizer
 from paceline.server.tools.dialects import DIALECTS, Dialect, Function, dialect_of
-from paceline.server.tools.events import Call, ToolParser, collected, merged
+from paceline.server.tools.events import ToolParser, WrittenCall, collected, merged
 from paceline.server.tools.hermes import HermesParser
 from paceline.server.tools.llama3 import Llama3Parser
 from paceline.server.tools.mistral import MistralParser
 
 PATH = "/v1/chat/completions"
 NAMES = ("look", "add")
-PARIS = Call("look", '{"at": "Paris \\"{}\\" </tool_call>"}')
-SUM = Call("add", '{"a": [1, {"b": 2}], "c": "é"}')
+PARIS = WrittenCall("look", '{"at": "Paris \\"{}\\" </tool_call>"}')
+SUM = WrittenCall("add", '{"a": [1, {"b": 2}], "c": "é"}')
 HERMES = [
     ("just text", "just text", []),
     ("a < b <tool", "a < b <tool", []),
@@ -55,10 +55,10 @@ HERMES = [
         "then",
         [SUM],
     ),
-    ('<tool_call>{"name": "look"}</tool_call>', "", [Call("look", "{}")]),
-    ('<tool_call>{"name": "look", "arguments": null}', "", [Call("look", "{}")]),
-    ('<tool_call>{"name": "look", "arguments": {"at": "Par', "", [Call("look", '{"at": "Par')]),
-    ('<tool_call>{"name": "look", "arguments": {"at": 1}</tool_call>x', "x", [Call("look", '{"at": 1}')]),
+    ('<tool_call>{"name": "look"}</tool_call>', "", [WrittenCall("look", "{}")]),
+    ('<tool_call>{"name": "look", "arguments": null}', "", [WrittenCall("look", "{}")]),
+    ('<tool_call>{"name": "look", "arguments": {"at": "Par', "", [WrittenCall("look", '{"at": "Par')]),
+    ('<tool_call>{"name": "look", "arguments": {"at": 1}</tool_call>x', "x", [WrittenCall("look", '{"at": 1}')]),
     ("so <tool_call>no json</tool_call> here", "so <tool_call>no json</tool_call> here", []),
     ('so <tool_call>{"nam', 'so <tool_call>{"nam', []),
 ]
@@ -75,7 +75,7 @@ LLAMA = [
         "",
         [SUM, PARIS],
     ),
-    ('{"name": "look", "parameters": {"at": ', "", [Call("look", '{"at": ')]),
+    ('{"name": "look", "parameters": {"at": ', "", [WrittenCall("look", '{"at": ')]),
     ("<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
     ("", "", []),
     ('{"na', '{"na', []),
@@ -106,13 +106,13 @@ CASES = [
 ]
 
 
-def read(parser: ToolParser, pieces: Iterable[str]) -> tuple[str, list[Call]]:
+def read(parser: ToolParser, pieces: Iterable[str]) -> tuple[str, list[WrittenCall]]:
     events = [event for piece in pieces for event in parser.feed(piece)]
     return collected(merged([*events, *parser.finish()]))
 
 
 @pytest.mark.parametrize(("dialect", "text", "shown", "calls"), CASES)
-def test_s24_every_cut_reads_the_same(dialect: str, text: str, shown: str, calls: list[Call]) -> None:
+def test_s24_every_cut_reads_the_same(dialect: str, text: str, shown: str, calls: list[WrittenCall]) -> None:
     make = PARSERS[dialect]
     assert read(make(), [text]) == (shown, calls)
     assert read(make(), text) == (shown, calls)

@@ -1,7 +1,7 @@
 """``python -m paceline.bench.adaptive``: adaptive depth against plain decoding and against every fixed depth.
 
-Six kinds of text, one of which never repeats itself; interleaved runs of one request at a time. The last line printed
-is JSON.
+Six kinds of text, one of which never repeats itself; interleaved runs of one request at a time, or (``--batch``) of
+several requests of different kinds together. The last line printed is JSON.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Found:
 
 def open_arms(options: argparse.Namespace, stack: ExitStack) -> dict[str, LLM]:
     """One engine per arm over the same model."""
-    common: dict[str, Any] = {"dtype": options.dtype, "max_num_seqs": 1, "kv_cache_tokens": 4096}
+    rows = max(1, options.batch)
+    common: dict[str, Any] = {"dtype": options.dtype, "max_num_seqs": rows, "kv_cache_tokens": 2048 * (1 + rows)}
     if options.threads:
         common["num_threads"] = options.threads
     arms = {PLAIN: {"spec_method": "none"}, ADAPTIVE: {"spec_method": options.method}}
@@ -101,6 +102,31 @@ def measure(arms: dict[str, LLM], cases: Sequence[Case], repeats: int) -> Found:
     return found
 
 
+def measure_together(arms: dict[str, LLM], cases: Sequence[Case], options: argparse.Namespace) -> Found:
+    """All cases at once, ``--batch`` of them in rows at any time: the queue keeps the rows full, as a server's does.
+    Seconds per token of the whole load, prefill included; the load is one case of the workload "mix"."""
+    kept = sorted(
+        (place for place, case in enumerate(cases) if case.workload != RANDOM),
+        key=lambda place: (place % options.limit, place),
+    )
+    prompts = [Prompt(None, cases[place].ids) for place in kept]
+    params = cases[kept[0]].params
+    found = Found([Case("mix", "all", (), params)])
+    for repeat in range(options.repeats + 1):
+        for arm in interleaved(list(arms), repeat):
+            start = time.perf_counter()
+            outputs = arms[arm].generate(prompts, params)
+            spent = time.perf_counter() - start
+            failed = [output.error for output in outputs if output.error is not None]
+            if failed:
+                raise failed[0]
+            if repeat:  # the first run of each is not counted
+                count = sum(len(output.token_ids) for output in outputs)
+                found.seconds.setdefault((arm, 0), []).append(spent / count)
+            found.tokens[arm, 0] = tuple(token for output in outputs for token in output.token_ids)
+    return found
+
+
 @dataclass(frozen=True)
 class Line:
     """One workload: every arm against plain, adaptive against the fixed depth that was best on it."""
@@ -114,14 +140,14 @@ class Line:
 def summarise(found: Found, arms: Sequence[str]) -> list[Line]:
     """A line per workload, then one over all that repeat themselves."""
     names = list(dict.fromkeys(case.workload for case in found.cases))
-    return [_line(found, arms, name) for name in [*names, None]]
+    return [_line(found, arms, name) for name in ([*names, None] if len(names) > 1 else names)]
 
 
 def _line(found: Found, arms: Sequence[str], workload: str | None) -> Line:
     speedups = {arm: speedup(found.pairs(PLAIN, arm, workload)) for arm in arms if arm != PLAIN}
     fixed = {arm: bound.value for arm, bound in speedups.items() if arm != ADAPTIVE and bound is not None}
     best = max(fixed, key=fixed.__getitem__, default=PLAIN)
-    if fixed.get(best, 0.0) < 1.0 and workload is not None:
+    if fixed.get(best, 0.0) < 1.0:
         best = PLAIN  # depth 0 is a fixed depth too
     return Line(workload or "all", speedups, best, speedup(found.pairs(best, ADAPTIVE, workload)))
 
@@ -152,6 +178,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=0, help="requests of different workloads at once; 0 = one by one")
     return parser.parse_args(arguments)
 
 
@@ -162,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         arms = open_arms(options, stack)
         cases = choose_cases(arms[PLAIN].tokenizer, options)
-        found = measure(arms, cases, options.repeats)
+        together = options.batch > 1
+        found = measure_together(arms, cases, options) if together else measure(arms, cases, options.repeats)
     lines = summarise(found, list(arms))
     print(table(lines, list(arms)))
     plain = [seconds for (arm, _), runs in found.seconds.items() if arm == PLAIN for seconds in runs]

@@ -1,7 +1,7 @@
 """``python -m paceline.bench.forced_cells``: adaptive depth against plain decoding under forced acceptance.
 
-Every cell has a number of rows and a rate at which proposals are accepted by coin, whatever the text. The drafter always
-proposes and costs nothing, so that only windows and the choice of depth matter. The last line printed is JSON.
+Every cell has a number of rows and a rate at which proposals are accepted by coin, whatever the text. The drafter
+always proposes and costs nothing, so that only windows and the choice of depth matter. The last line printed is JSON.
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing import get_context
 from typing import Any
 
@@ -20,112 +19,17 @@ import torch
 
 from ..cache.store import KVStore
 from ..core.batch import ForwardBatch
-from ..kernels.triton.launch import DeviceWeight, Fused, product, sums_of
-from ..kernels.triton.stream import read_all
+from ..kernels.triton import attend as attention
+from ..kernels.triton.launch import DeviceWeight, product
 from ..kernels.triton.tiles import Tile
 from ..models.binding import TargetBinding
-from ..models.config import DecoderConfig, decoder_config
+from ..models.config import decoder_config
 from ..models.device_graph import DeviceGraph
 from ..models.random import SHAPES, random_target
+from .kernel_sites import SITES, Site, candidates, read_ceiling, timed
 
 Record = dict[str, Any]
-SITES = ("qkv", "out", "gate_up", "down", "head")
 GRID = ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (1, 32), (8, 1), (8, 4), (8, 8), (32, 4), (32, 8), (64, 5))
-_SHARED_BYTES = 226 << 10
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place in the model where a product runs, with what is fused into it."""
-
-    name: str
-    outputs: int
-    inputs: int
-
-    @classmethod
-    def of(cls, config: DecoderConfig, name: str) -> Site:
-        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        sizes = {
-            "qkv": (width, config.hidden_size),
-            "out": (config.hidden_size, config.num_heads * config.head_dim),
-            "gate_up": (2 * config.intermediate_size, config.hidden_size),
-            "down": (config.hidden_size, config.intermediate_size),
-            "head": (config.vocab_size, config.hidden_size),
-        }
-        return cls(name, *sizes[name])
-
-    def call(
-        self, weights: Sequence[DeviceWeight], rows: int, tile: Tile | None
-    ) -> tuple[Callable[[], None], torch.Tensor]:
-        """A call that runs every weight once on ``rows`` rows, and the tensor it writes."""
-        device = weights[0].matrix.device
-        generator = torch.Generator(device).manual_seed(7)
-        x = torch.randn((256, self.inputs), generator=generator, device=device, dtype=torch.bfloat16)
-        x = x.repeat(-(-rows // 256), 1)[:rows]
-        gated = self.name == "gate_up"
-        dtype = torch.float32 if self.name == "head" else torch.bfloat16
-        out = torch.empty((rows, self.outputs // 2 if gated else self.outputs), device=device, dtype=dtype)
-        fused = self._fused(x, out)
-
-        def run() -> None:
-            for weight in weights:
-                if tile is not None:
-                    weight.tiles[rows] = tile
-                product(x, weight, out, fused)
-
-        return run, out
-
-    def _fused(self, x: torch.Tensor, out: torch.Tensor) -> Fused:
-        rows = x.shape[0]
-        sums = x.float().square().unflatten(1, (-1, 64)).sum(-1) if self.name in ("qkv", "gate_up") else None
-        written = None
-        if self.name in ("qkv", "out", "down"):
-            written = torch.empty((rows, sums_of(self.outputs)), device=x.device, dtype=torch.float32)
-        residual = torch.zeros_like(out) if self.name in ("out", "down") else None
-        return Fused(sums, written, residual, 1e-6)
-
-
-def candidates(rows: int, inputs: int) -> list[Tile]:
-    """Tiles worth trying for so many rows: outputs, depth, rows, warps, stages."""
-    if rows <= 64:
-        held = [16 if rows <= 16 else 32 if rows <= 32 else 64]
-        shapes = [(64, 128, 4, (3, 4, 6, 8, 10)), (64, 64, 4, (6, 10, 14)), (64, 256, 4, (3, 5))]
-        shapes += [(128, 64, 4, (4, 6, 8)), (128, 128, 4, (2, 3, 5)), (128, 128, 8, (3, 5))]
-    else:
-        held = [64, 128] if rows <= 128 else [128, 256]
-        shapes = [(128, 64, 8, (3, 4, 5)), (128, 64, 4, (3, 5)), (64, 64, 4, (4, 6)), (64, 128, 4, (3, 4))]
-        shapes += [(128, 128, 8, (2, 3)), (256, 64, 8, (3, 4))]
-    found = [Tile(n, k, m, w, s) for m in held for n, k, w, stages in shapes for s in stages]
-    return [one for one in found if _shared(one) <= _SHARED_BYTES and one.outputs * one.rows <= 32768]
-
-
-def _shared(tile: Tile) -> int:
-    return 2 * tile.depth * (tile.outputs + tile.rows) * tile.stages
-
-
-def timed(call: Callable[[], Any], repeats: int = 15) -> float:
-    """Milliseconds of one replay of ``call`` as a CUDA graph (median)."""
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    times = []
-    for _ in range(repeats + 3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[3:])
-
-
-def read_ceiling(gib: int = 8) -> float:
-    """Bytes per second of a kernel that only reads."""
-    source = torch.zeros(gib << 28, dtype=torch.int32, device="cuda")
-    out = torch.empty(source.numel() // 32768, dtype=torch.int32, device="cuda")
-    return source.nbytes / (timed(lambda: read_all(source, out)) * 1e-3)
 
 
 def _compile(job: tuple[Site, int, Tile]) -> str | None:
@@ -232,8 +136,6 @@ def parts(binding: TargetBinding, rows: int, width: int, context: int) -> Record
     """Milliseconds of each kind of kernel over all layers, alone in a graph."""
     graph = binding._graph
     assert isinstance(graph, DeviceGraph)
-    from ..kernels.triton import attend as attention
-
     batch = rectangle(binding, rows, width, context)
     count = rows * width
     found: Record = {"rows": rows, "width": width, "context": context}
@@ -345,7 +247,7 @@ def run(options: argparse.Namespace) -> Record:
     config = decoder_config(SHAPES[options.shape], options.shape)
     rows_list = [int(rows) for rows in options.sweep_rows.split(",")]
     sites = [Site.of(config, name) for name in SITES]
-    jobs = [(site, rows, tile) for site in sites for rows in rows_list for tile in candidates(rows, site.inputs)]
+    jobs = [(site, rows, tile) for site in sites for rows in rows_list for tile in candidates(site, rows)]
     wanted = options.do.split(",")
     report: Record = {"shape": options.shape}
     begin = time.perf_counter()

@@ -97,7 +97,8 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
     ) -> AsyncIterator[StreamDelta]:
-        """Complete one prompt piece by piece; the last delta carries the result (``delta.output``).
+        """Complete one prompt piece by piece; the last delta carries the result (``delta.output``). The engine waits
+        for no reader: pieces that were not read in time come as one.
 
         Leaving the loop early, or cancelling the task, aborts the request. What is refused raises
         :class:`paceline.RequestError`, at the call or at the first step.

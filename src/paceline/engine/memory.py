@@ -101,7 +101,8 @@ def plan_memory(facts: ModelFacts, config: EngineConfig, limits: Limits, depth: 
     graphs = _graphs(facts, config, limits, depth)
     room = _room(config, limits, base + facts.weight_bytes)
     if limits.on_cuda:  # whatever else came onto the device meanwhile
-        base = max(base, device_bytes(limits.device)[0] - facts.weight_bytes)
+        in_use = device_bytes(limits.device)[0] - spare_bytes(limits.device)
+        base = max(base, in_use - facts.weight_bytes)
     pool = _Pool(facts, limits, block_size, depth)
     tokens = _kv_tokens(config, pool, None if room is None else room - transient - graphs)
     num_blocks, kv_bytes = pool.blocks(tokens), pool.nbytes(tokens)
@@ -221,6 +222,13 @@ def device_bytes(device: str) -> tuple[int, int]:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return total - free, total
+
+
+def spare_bytes(device: str) -> int:
+    """Bytes that torch holds on a CUDA device without using them: gaps left by loading, which the pool fills again."""
+    import torch
+
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def resident_bytes(device: str = "cpu") -> int:

@@ -143,6 +143,8 @@ def load_target(artifact: Artifact, dtype: str, device: str, max_model_len: int 
         graph = assembler.graph(length)
     if not torch.isfinite(graph.embedding[0]).all():
         raise ModelError(artifact.identity, "the embedding holds values that are not finite; the checkpoint is damaged")
+    if place.type != "cpu":
+        assembler.linears.clear()  # so that repacking frees each matrix as it goes
     with torch.inference_mode():
         on_device = fused(graph, chosen, length)
     if on_device is not None:

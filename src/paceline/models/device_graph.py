@@ -17,7 +17,6 @@ from ..kernels.norm import RMSNorm
 from ..kernels.rope import RopeConfig, RopeTable
 from ..kernels.triton import attend as attention
 from ..kernels.triton.launch import DeviceWeight, Fused, embed, normed, product, sums_of
-from .config import DecoderConfig
 from .graph import Component, DecoderGraph
 from .layers import DecoderLayer
 
@@ -64,7 +63,7 @@ class DeviceGraph:
         self.head = DeviceWeight(_matrix(graph.head), _bias(graph.head))
         self.layers: list[DeviceLayer] = []
         while graph.layers:
-            self.layers.append(_packed(graph.layers.pop(0), config))
+            self.layers.append(_packed(graph.layers.pop(0)))
         self.arrivals = attention.new_arrivals(device)
 
     @property
@@ -180,7 +179,7 @@ def _bias(linear: object) -> torch.Tensor | None:
     return linear.bias
 
 
-def _packed(layer: DecoderLayer, config: DecoderConfig) -> DeviceLayer:
+def _packed(layer: DecoderLayer) -> DeviceLayer:
     """Fold the norms into the matrices behind them, lay gates and ups in turns."""
     inner, ffn = layer.attention.inner, layer.feed_forward.inner
     assert layer.attention.before is not None and layer.feed_forward.before is not None
@@ -208,5 +207,5 @@ def _folded(matrix: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
 
 def in_turns(stacked: torch.Tensor) -> torch.Tensor:
     """[2I, ...] gates, then ups -> the same rows in turns of 8 gates and 8 ups."""
-    gate, up = (part.unflatten(0, (-1, _TURN)) for part in stacked.chunk(2))
+    gate, up = (part.reshape(-1, _TURN, *part.shape[1:]) for part in stacked.chunk(2))
     return torch.stack((gate, up), 1).flatten(0, 2).contiguous()

@@ -70,6 +70,7 @@ def fused(graph: DecoderGraph, dtype: str, max_len: int) -> Fused | None:
     if unusable_reason(device) is not None:
         return None
     device_graph = DeviceGraph(graph, max_len)
+    torch.cuda.empty_cache()
     return Fused(device_graph, invariance(device_graph))
 
 

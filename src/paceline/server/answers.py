@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .reasoning import ReasoningSplitter
-from .tools.events import CallArguments, CallStart, Event, Text, ToolParser, merged
+from .tools.events import CallStart, Event, Text, ToolParser, WrittenCall, collected
 
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -69,28 +69,18 @@ class AnswerReader:
 
 @dataclass(frozen=True)
 class WholeAnswer:
-    """An answer taken apart. ``calls``: names and arguments."""
+    """An answer taken apart."""
 
     text: str
     reasoning: str
-    calls: list[tuple[str, str]]
+    calls: list[WrittenCall]
 
 
 def whole_answer(reader: AnswerReader, text: str) -> WholeAnswer:
     """A complete text through a fresh reader."""
     events = [*reader.feed(text), *reader.finish()]
-    calls: list[tuple[str, str]] = []
-    for event in merged(event for event in events if not isinstance(event, Thought)):
-        if isinstance(event, CallStart):
-            calls.append((event.name, ""))
-        elif isinstance(event, CallArguments):
-            name, arguments = calls[event.index]
-            calls[event.index] = (name, arguments + event.text)
-    return WholeAnswer(
-        text="".join(event.text for event in events if isinstance(event, Text)),
-        reasoning="".join(event.text for event in events if isinstance(event, Thought)),
-        calls=calls,
-    )
+    said, calls = collected([event for event in events if not isinstance(event, Thought)])
+    return WholeAnswer(said, "".join(event.text for event in events if isinstance(event, Thought)), calls)
 
 
 def call_id(length: int) -> str:

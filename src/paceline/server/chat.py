@@ -22,6 +22,7 @@ from .schemas_chat import ChatChunk, ChatCompletion, ChatRequest, NamedTool
 from .scores import chat_entries, prompt_entries
 from .serving import Call, Running, running
 from .state import ServerState
+from .tools.events import WrittenCall
 from .translate import chat_options
 from .usage import metrics_of, usage_of
 from .wire import DONE, Document, EventStream, data_event, until_gone
@@ -163,11 +164,11 @@ class _Chat:
             shown["token_ids"] = list(choice.token_ids)
         return shown
 
-    def _calls(self, calls: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    def _calls(self, calls: Sequence[WrittenCall]) -> list[dict[str, Any]]:
         length = self.conversation.dialect.id_length if self.conversation.dialect else 24
         return [
-            {"id": call_id(length), "type": "function", "function": {"name": name, "arguments": arguments}}
-            for name, arguments in calls
+            {"id": call_id(length), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
         ]
 
     def _logprobs(self, choice: CompletionOutput) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from ..engine.async_llm import AsyncLLM
 from ..engine.frontend import ChatOptions, Prompt
 from .answers import AnswerReader
 from .errors import bad_field
+from .messages import template_tools
 from .profile import ChatProfile
 from .reasoning import ReasoningSplitter
 from .schemas_chat import Tool
@@ -87,8 +88,6 @@ class Conversation:
         """Through the chat template. May take long."""
         variables = dict(self.variables)
         if self.use.shown:
-            from .messages import template_tools
-
             variables["tools"] = template_tools(self.use.shown)
         return llm.frontend.encode_chat(self.messages, ChatOptions(self.profile.given, self.opens_turn, variables))
 

@@ -45,6 +45,7 @@ class ServerState:
         self.started = time.monotonic()
         self.created = int(time.time())
         self.in_flight = 0
+        self._failing: set[tuple[Observer, str]] = set()
         self._seconds_per_request = 1.0
         self._llm: AsyncLLM | None = None
         self._loader: Loader | None = None
@@ -171,12 +172,14 @@ class ServerState:
         return True, "ok"
 
     def tell(self, event: str, *facts: Any) -> None:
-        """Call a method of every observer. What one raises is logged and does no harm."""
+        """Call a method of every observer. What one raises is logged, the first time, and does no harm."""
         for observer in self.observers:
             try:
                 getattr(observer, event)(*facts)
             except Exception:
-                _LOG.exception("an observer failed at %s", event)
+                if (observer, event) not in self._failing:
+                    self._failing.add((observer, event))
+                    _LOG.exception("an observer failed at %s", event)
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[AsyncLLM], result: AsyncLLM | Exception) -> bool:

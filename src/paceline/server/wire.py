@@ -91,7 +91,7 @@ class EventStream(Response):
         self._failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.ensure_future(self._write(scope, receive, send))
+        writing = asyncio.ensure_future(self._write(send))
         watch = asyncio.ensure_future(_gone(receive))
         try:
             await asyncio.wait((writing, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -103,12 +103,8 @@ class EventStream(Response):
                 writing.cancel()
                 await asyncio.wait((writing,))
 
-    async def _write(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            first = await anext(self._events, b"")
-        except Exception as error:
-            await error_response(told(error))(scope, receive, send)
-            return
+    async def _write(self, send: Send) -> None:
+        first = await anext(self._events, b"")  # what it raises is answered like that of any other route
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await self._send(send, first)

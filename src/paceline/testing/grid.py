@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..draft.kinds.draft_model import ModelDrafter
 from ..models.artifact import open_artifact
 from ..models.binding import TargetBinding, load_target
 from .collect import Collector
-from .drafters import AdversarialDrafter, EmptyDrafter, OracleDrafter, RaggedDrafter, ScriptedDrafter
+from .drafters import AdversarialDrafter, DeviceOracleDrafter, EmptyDrafter, OracleDrafter, RaggedDrafter, ScriptedDrafter
 from .harness import Job, Setup, compare, leftovers, open_engine, run_jobs
 from .models import FAMILIES, tiny_model
 from .reference import PlainDecoder, reference
@@ -31,14 +31,16 @@ from .workload import SAMPLINGS, script_for, workload
 FACTORS: Mapping[str, Sequence[Any]] = {
     "family": tuple(FAMILIES),
     "drafter": (
-        *("none", "ngram", "suffix", "draft_model"),
+        *("none", "ngram", "suffix", "draft_model", "device"),
         *("scripted", "oracle", "adversarial", "ragged", "empty"),
     ),
     "batch": (1, 3, 8),
     "depth": tuple(range(9)),
     "sampling": tuple(SAMPLINGS),
     "chunk": (1, 7, 64, 512),
-    "device_round": (True, False),
+    "order": ("host", "device", "ahead"),
+    "gate": ("pinned", "cheap", "dear"),
+    "fill": (False, True),
 }
 
 
@@ -57,12 +59,13 @@ COSTS: Mapping[str, CostTable | None] = {"pinned": None, "cheap": _costs(0.0), "
 WHOLE_GRID_FAMILIES = ("llama", "qwen3")
 
 _ACCEPTS = (8, 0, 2, 1, 3)
-_MUST_DRAFT = frozenset({"draft_model", "scripted", "oracle", "adversarial", "ragged"})
+_MUST_DRAFT = frozenset({"draft_model", "device", "scripted", "oracle", "adversarial", "ragged"})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of the factors. ``family`` "toy" is :class:`ToyTarget`."""
+    """One combination of the factors. ``family`` "toy" is :class:`ToyTarget`. ``order`` of rounds: on the host, on the
+    device, or there and ahead of their reads; ``gate``: a name of :data:`COSTS`; ``fill``: rows predict their text."""
 
     family: str
     drafter: str
@@ -70,12 +73,25 @@ class Cell:
     depth: int
     sampling: str
     chunk: int
-    device_round: bool
+    order: str
+    gate: str = "pinned"
+    fill: bool = False
 
     def __str__(self) -> str:
-        order = "device" if self.device_round else "host"
         sizes = f"batch{self.batch}-depth{self.depth}-chunk{self.chunk}"
-        return f"{self.family}-{self.drafter}-{self.sampling}-{sizes}-{order}"
+        return f"{self.family}-{self.drafter}-{self.sampling}-{sizes}-{self.order}-{self.gate}" + "-fill" * self.fill
+
+    def setup(self, method: str) -> Setup:
+        """The engine of this cell; ``method`` names a drafter of the registry."""
+        return Setup(
+            self.batch,
+            self.chunk,
+            self.depth,
+            self.order != "host",
+            method=method,
+            run_ahead=self.order == "ahead",
+            costs=COSTS[self.gate],
+        )
 
 
 @dataclass
@@ -127,10 +143,10 @@ def run_with(cell: Cell, drafter: DraftProvider | None, jobs: Sequence[Job]) -> 
     target, decoder = target_of(cell.family)
     watched = None if drafter is None else WatchedDrafter(drafter)
     method = cell.drafter if drafter is None else "none"
-    setup = Setup(cell.batch, cell.chunk, cell.depth, cell.device_round, method=method)
+    jobs = [_predicting(job, decoder) for job in jobs] if cell.fill else jobs
     result = CellResult(cell)
     start = time.perf_counter()
-    with open_engine(target, decoder.eos_ids, setup, watched) as engine:
+    with open_engine(target, decoder.eos_ids, cell.setup(method), watched) as engine:
         served = run_jobs(engine, jobs)
         result.problems += compare(jobs, decoder, served) + leftovers(engine)
         failures, first = engine.stats().drafter_failures, engine.info()["drafter_failure"]
@@ -151,6 +167,7 @@ def make_drafter(cell: Cell, decoder: PlainDecoder, jobs: Sequence[Job]) -> Draf
         return ScriptedDrafter({job.prompt: _script(cell, decoder, job) for job in jobs})
     makers: dict[str, Any] = {
         "draft_model": lambda: ModelDrafter(truncated(cell.family)),
+        "device": lambda: DeviceOracleDrafter(decoder.recorded),
         "oracle": lambda: OracleDrafter(decoder.recorded),
         "adversarial": lambda: AdversarialDrafter(decoder.recorded),
         "ragged": lambda: RaggedDrafter(decoder.recorded),
@@ -158,6 +175,16 @@ def make_drafter(cell: Cell, decoder: PlainDecoder, jobs: Sequence[Job]) -> Draf
     }
     maker = makers.get(cell.drafter)
     return None if maker is None else maker()
+
+
+def _predicting(job: Job, decoder: PlainDecoder) -> Job:
+    """The job with a prediction of its text, in which some ids are missing and others are new; every third without."""
+    text = decoder.run(job.prompt, job.params).tokens
+    if len(text) % 3 == 0:
+        return job
+    place = len(text) // 2
+    prediction = (*text[:place], text[0], *text[place + 2 :], 1)
+    return replace(job, params=replace(job.params, prediction=prediction, fill=True))
 
 
 def _script(cell: Cell, decoder: PlainDecoder, job: Job) -> list[list[int]]:
@@ -174,7 +201,7 @@ def _count(result: CellResult, served: Mapping[str, Collector]) -> None:
     if cell.drafter in ("none", "empty") or cell.depth == 0:
         if result.drafted:
             problems.append(f"{result.drafted} tokens were drafted where none should be")
-    elif cell.drafter in _MUST_DRAFT and not result.drafted:
+    elif cell.drafter in _MUST_DRAFT and not result.drafted and cell.gate != "dear":
         problems.append("nothing was drafted")
-    if cell.drafter == "oracle" and result.accepted < result.drafted - len(served):
+    if cell.drafter == "oracle" and cell.gate == "pinned" and result.accepted < result.drafted - len(served):
         problems.append(f"only {result.accepted} of the oracle's {result.drafted} proposals were accepted")

@@ -18,10 +18,9 @@ from ...core.errors import PacelineError
 from ...engine.device_windows import round_windows
 from ...kernels.windows import Offer
 from ...models.binding import TargetBinding
-from .rig import Rig
+from .rig import BLOCK_SIZE, Rig, detach
 from .timing import captured, interleaved_ms
 
-BLOCK_SIZE = 16
 CONTEXT = 512
 FLAT_LIMITS = ((32, 1.05), (64, 1.10), (128, 1.20), (256, 1.40))
 """Flat rows (B * T) up to which the time may be so many times that of T = 1 at the same B."""
@@ -56,7 +55,6 @@ class ForwardStand:
         length = context + room
         blocks = 1 + rows * (blocks_spanning(length, BLOCK_SIZE) + 1)
         counts = {group.name: blocks for group in target.kv_groups}
-        self._least = dict.fromkeys(counts, 1)
         store = KVStore(target.kv_groups, counts, BLOCK_SIZE, target.kv_dtype, target.device)
         generator = torch.Generator(target.device).manual_seed(3)
         for group in target.kv_groups:
@@ -80,10 +78,8 @@ class ForwardStand:
         return index
 
     def close(self) -> None:
-        """Let go of the store, which the target would hold until it gets another."""
-        self.target.attach(
-            KVStore(self.target.kv_groups, self._least, BLOCK_SIZE, self.target.kv_dtype, self.index.device)
-        )
+        """Free the store."""
+        detach(self.target)
 
     def logits(self, rows: int, width: int) -> torch.Tensor:
         """[rows * width, V] of windows that hold the same ids for the same row and place whatever the batch."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from ...cache.store import KVStore
 from ...core.config import EngineConfig
 from ...core.request import SamplingParams
 from ...draft.base import DraftProvider, NullDrafter
@@ -31,8 +32,17 @@ DRAFT_HEAD_ROWS = 32_000
 """Rows of the output head of the random drafter: the frequent tokens."""
 
 
+BLOCK_SIZE = 16
+"""Positions of a KV block where no engine chooses."""
+
 EngineKind = Literal["plain", "fixed", "adaptive", "host"]
 """Engines by what drafts: nothing, the device drafter at a fixed depth or at one that the gate chooses, the host."""
+
+
+def detach(target: TargetBinding) -> None:
+    """Let the target go of its store, which it would hold until it gets another."""
+    least = {group.name: 1 for group in target.kv_groups}
+    target.attach(KVStore(target.kv_groups, least, BLOCK_SIZE, target.kv_dtype, target.device))
 
 
 @dataclass
@@ -101,6 +111,7 @@ class Rig:
         if self._open is not None:
             self._open[1].close()
             self._open = None
+            detach(self.target)
             gc.collect()  # before the next one plans its memory
 
     def _assemble(self, kind: EngineKind) -> Engine:

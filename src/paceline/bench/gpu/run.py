@@ -14,7 +14,7 @@ import torch
 from ... import __version__
 from . import parts
 from .rig import Rig
-from .settings import PARTS, GpuSettings
+from .settings import GpuSettings
 from .timing import on_cuda
 
 #: Hears of the document after every part: what was measured is never lost.
@@ -46,7 +46,7 @@ def measure_gpu(settings: GpuSettings, listen: Listener | None = None) -> dict[s
         "model": _model_facts(rig) | {"load_seconds": time.perf_counter() - begin},
         "parts": {},
     }
-    for name in [name for name in PARTS if name in settings.parts]:
+    for name in settings.parts:
         if time.perf_counter() - begin > settings.budget:
             document["parts"][name] = {"failure": f"not started: {settings.budget:.0f} seconds were over"}
         else:

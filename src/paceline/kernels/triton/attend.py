@@ -18,9 +18,12 @@ ROWS = 64
 """Query rows of a tile: tokens x the query heads that share a key head."""
 
 
+KEYS = 64
+"""Keys of one step: twice as many take a few per cent less time in one row, but leave room for one program only."""
+
 _FOLD_INSIDE = 16
 _LONG = 64
-_RESIDENT = 132
+_RESIDENT = 264
 _KEEP_WIDE = 1 << 31
 
 
@@ -50,11 +53,6 @@ class HeadLayout:
     def tokens(self) -> int:
         """Tokens of a query tile."""
         return ROWS // self.group
-
-    @property
-    def keys(self) -> int:
-        """Keys of one step, as many as fit beside each other."""
-        return 128 if self.dim <= 128 else 64
 
     @property
     def width(self) -> int:
@@ -202,11 +200,12 @@ def attend(
 def in_one_program(tiles: int, splits: int, steps: int) -> bool:
     """Whether the splits of a tile, of ``steps`` steps each, had better run one after the other in one program.
 
-    Weighs microseconds as measured on an NVIDIA H200: of programs that run side by side, against those of a loop. Both
-    give the same bits; where ``splits`` is an upper bound, both come out dearer than they are.
+    Compares estimates in microseconds for an NVIDIA H200. Both forms give the same bits; where ``splits`` is an upper
+    bound, both take less time than estimated.
     """
-    beside = -(-tiles * splits // _RESIDENT) * (6 + 0.8 * steps) + 1.5
-    alone = -(-tiles // _RESIDENT) * (3 + 0.8 * steps * splits)
+    stored = 1 if splits <= _FOLD_INSIDE else 5
+    beside = -(-tiles * splits // _RESIDENT) * (5 + steps) + stored
+    alone = -(-tiles // _RESIDENT) * (5 + 1.4 * steps * splits)
     return alone < beside
 
 
@@ -260,7 +259,7 @@ class _Call:
         """Attend the tiles of short query runs, ``tiles`` or those of the rectangle, in the form that is faster."""
         plan, shape = self.plan, self.shape
         count = plan.rows * -(-(plan.width or 0) // shape.tokens) if tiles is None else tiles.shape[0]
-        if in_one_program(count * shape.kv_heads, plan.splits, plan.split // shape.keys):
+        if in_one_program(count * shape.kv_heads, plan.splits, plan.split // KEYS):
             self.rows(source, tiles)
         else:
             self.splits(source, tiles, count * shape.kv_heads)
@@ -335,12 +334,12 @@ class _Call:
             "TILES": shape.sums if source.rotate else 0,
             "ROPE": self._positions() if source.rotate else 0,
             "D": shape.dim,
-            "KEYS": shape.keys,
+            "KEYS": KEYS,
             "SPLIT": plan.split,
             "ROTATE": source.rotate,
             "EARLY": True,
             "num_warps": 4,
-            "num_stages": 2 if plan.split == shape.keys else 3,
+            "num_stages": 3,
             **chain(self.out.device),
             **OPTIONS,
         }

@@ -35,13 +35,25 @@ def let_next_launch_start():
 
 
 @gluon.jit
-def inverse_rms(sums, m, rows, width, eps, TILES: gl.constexpr, PADDED: gl.constexpr, layout: gl.constexpr):
-    """1 / rms per row from its sums of squares per 64 features; a row is summed inside one warp, in one order."""
-    row = gl.convert_layout(m, gl.SliceLayout(1, layout))
-    tile = gl.arange(0, PADDED, layout=gl.SliceLayout(0, layout))
-    held = (row < rows)[:, None] & (tile < TILES)[None, :]
-    parts = gl.load(sums + row[:, None] * TILES + tile[None, :], mask=held, other=0.0)
-    return gl.rsqrt(gl.sum(parts, 1) / width + eps)
+def row_scale(
+    sums, tile_m, rows, width, eps, TILES: gl.constexpr, PADDED: gl.constexpr, mma: gl.constexpr, BM: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """1 / rms of the rows of a tile [BM] from their sums of squares per 64 features (ones if TILES is 0).
+
+    A row is summed inside one warp, in one order.
+    """
+    scale = gl.full((BM,), 1.0, gl.float32, gl.SliceLayout(0, mma))
+    if TILES:
+        vector: gl.constexpr = 4 if PADDED >= 4 else PADDED
+        lanes: gl.constexpr = PADDED // vector if PADDED // vector < 32 else 32
+        by_row: gl.constexpr = gl.BlockedLayout([1, vector], [32 // lanes, lanes], [WARPS, 1], [1, 0])
+        row = tile_m * BM + gl.arange(0, BM, layout=gl.SliceLayout(1, by_row))
+        tile = gl.arange(0, PADDED, layout=gl.SliceLayout(0, by_row))
+        held = (row < rows)[:, None] & (tile < TILES)[None, :]
+        parts = gl.load(sums + row[:, None] * TILES + tile[None, :], mask=held, other=0.0)
+        scale = gl.convert_layout(gl.rsqrt(gl.sum(parts, 1) / width + eps), gl.SliceLayout(0, mma))
+    return scale
 
 
 @gluon.jit
@@ -178,8 +190,7 @@ def hopper_kernel(
     tiles_m = gl.cdiv(rows, BM)
     tile = gl.program_id(0) // SEGMENTS
     segment = gl.program_id(0) % SEGMENTS
-    tile_n = tile // tiles_m
-    tile_m = tile % tiles_m
+    tile_n, tile_m = tile // tiles_m, tile % tiles_m
     n = tile_n * (PARTS * BN)
     steps: gl.constexpr = (K // SEGMENTS + BK - 1) // BK
     first = segment * (K // SEGMENTS)
@@ -238,14 +249,7 @@ def hopper_kernel(
     if not EARLY:
         let_next_launch_start()
 
-    scale = gl.full((BM,), 1.0, gl.float32, gl.SliceLayout(0, mma))
-    if NORM:
-        m = tile_m * BM + gl.arange(0, BM, layout=gl.SliceLayout(0, mma))
-        vector: gl.constexpr = 4 if PADDED >= 4 else PADDED
-        lanes: gl.constexpr = PADDED // vector if PADDED // vector < 32 else 32
-        by_row: gl.constexpr = gl.BlockedLayout([1, vector], [32 // lanes, lanes], [num_warps, 1], [1, 0])
-        scale = inverse_rms(sums_in, m, rows, K, eps, NORM, PADDED, by_row)
-        scale = gl.convert_layout(scale, gl.SliceLayout(0, mma))
+    scale = row_scale(sums_in, tile_m, rows, K, eps, NORM, PADDED, mma, BM, num_warps)
     last = True
     if SEGMENTS > 1:
         acc, last = join_segments(acc, partial, arrivals, tile, segment, SEGMENTS, BN * BM, mma)

@@ -60,19 +60,19 @@ def merged(events: Iterable[Event]) -> list[Event]:
 
 
 @dataclass(frozen=True)
-class Call:
+class WrittenCall:
     """A complete call. ``arguments``: JSON text."""
 
     name: str
     arguments: str
 
 
-def collected(events: Sequence[Event]) -> tuple[str, list[Call]]:
+def collected(events: Sequence[Event]) -> tuple[str, list[WrittenCall]]:
     """The text and the calls of a whole answer."""
     text = "".join(event.text for event in events if isinstance(event, Text))
     names = [event.name for event in events if isinstance(event, CallStart)]
     calls = []
     for index, name in enumerate(names):
         pieces = [event.text for event in events if isinstance(event, CallArguments) and event.index == index]
-        calls.append(Call(name, "".join(pieces)))
+        calls.append(WrittenCall(name, "".join(pieces)))
     return text, calls
