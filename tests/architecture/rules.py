@@ -210,7 +210,9 @@ def size_violations(sources: Mapping[str, str]) -> list[str]:
 
 def _is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether Triton, or its lower level Gluon, compiles the function."""
-    return any(name in ast.unparse(decorator) for name in ("triton.jit", "gluon.jit") for decorator in node.decorator_list)
+    return any(
+        name in ast.unparse(decorator) for name in ("triton.jit", "gluon.jit") for decorator in node.decorator_list
+    )
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -5,6 +5,7 @@ The pairwise cells run always; the whole grid is marked ``grid`` and run by ``ma
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,10 +14,10 @@ import paceline.engine.planning as planning_module
 import paceline.engine.round as round_module
 import paceline.engine.settlement as settlement_module
 from paceline.testing.equality import all_cells, main, pairwise_cells
-from paceline.testing.grid import FACTORS, WHOLE_GRID_FAMILIES, Cell, run_cell
+from paceline.testing.grid import WHOLE_GRID, Cell, run_cell
 
-WHOLE = {**FACTORS, "family": WHOLE_GRID_FAMILIES}
 _OUTER = ("family", "drafter", "batch", "depth")
+_INNER = ("sampling", "chunk", "order", "gate", "fill")
 
 
 @pytest.mark.parametrize("cell", pairwise_cells(), ids=str)
@@ -25,26 +26,24 @@ def test_streams_reasons_and_counts_equal_the_plain_loop(cell: Cell) -> None:
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize(_OUTER, list(product(*(WHOLE[name] for name in _OUTER))))
+@pytest.mark.parametrize(_OUTER, list(product(*(WHOLE_GRID[name] for name in _OUTER))))
 def test_every_cell_of_the_grid(family: str, drafter: str, batch: int, depth: int) -> None:
-    inner = product(FACTORS["sampling"], FACTORS["chunk"], FACTORS["device_round"])
+    inner = product(*(WHOLE_GRID[name] for name in _INNER))
     cells = [Cell(family, drafter, batch, depth, *values) for values in inner]
     assert [str(result) for cell in cells if (result := run_cell(cell)).problems] == []
 
 
 def test_the_marked_test_covers_the_whole_grid() -> None:
-    outer = product(*(WHOLE[name] for name in _OUTER))
-    inner = list(product(FACTORS["sampling"], FACTORS["chunk"], FACTORS["device_round"]))
+    outer = product(*(WHOLE_GRID[name] for name in _OUTER))
+    inner = list(product(*(WHOLE_GRID[name] for name in _INNER)))
     assert {Cell(*a, *b) for a in outer for b in inner} == set(all_cells())
 
 
-TELLING = Cell("llama", "ragged", 3, 4, "mixed", 7, True)
+TELLING = Cell("llama", "ragged", 3, 4, "mixed", 7, "device")
 
 
-@pytest.mark.parametrize("device_round", [True, False])
-def test_the_grid_catches_an_acceptance_that_takes_one_too_many(
-    device_round: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("order", ["host", "device", "ahead"])
+def test_the_grid_catches_an_acceptance_that_takes_one_too_many(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = round_module.RoundRunner.run
 
     def run(self, plan):  # type: ignore[no-untyped-def]
@@ -56,7 +55,7 @@ def test_the_grid_catches_an_acceptance_that_takes_one_too_many(
         return verified
 
     monkeypatch.setattr(round_module.RoundRunner, "run", run)
-    found = run_cell(Cell(*[*vars(TELLING).values()][:-1], device_round)).problems
+    found = run_cell(replace(TELLING, order=order)).problems
     assert any("tokens differ" in problem for problem in found)
 
 

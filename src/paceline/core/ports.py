@@ -82,8 +82,8 @@ class GateRow:
     """One row as the gate sees it at a decision. ``index`` names its evidence, ``cap`` is its largest depth now,
     ``remaining`` its token budget, ``context`` the inputs in its state.
 
-    ``match``: the match that the row's own proposals rest on, as ``Draft.matches`` has it (0 = not known). ``spanned``: the row's proposals
-    come from a started span, so it gets depth 0 and counts as one position (spec 11.5).
+    ``match``: what the row's own proposals rest on, as ``Draft.matches`` has it (0 = not known). ``spanned``: the row's
+    proposals come from a started span, so it gets depth 0 and counts as one position (spec 11.5).
     """
 
     index: int
@@ -96,8 +96,8 @@ class GateRow:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a round showed of one row's drafter: of ``drafted`` proposals the first ``accepted`` were right, the next one
-    (if any) was wrong, the rest were not tested (spec 11.3). ``match`` as in :class:`GateRow`."""
+    """What a round showed of one row's drafter: of ``drafted`` proposals the first ``accepted`` were right, the next
+    one (if any) was wrong, the rest were not tested (spec 11.3). ``match`` as in :class:`GateRow`."""
 
     index: int
     drafted: int

@@ -108,9 +108,7 @@ class Planner:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(
-        self, rows: list[Row], unread: Unread = None, decided: Mapping[int, int] | None = None
-    ) -> RoundPlan:
+    def plan(self, rows: list[Row], unread: Unread = None, decided: Mapping[int, int] | None = None) -> RoundPlan:
         """The next round. ``unread``: whether a round in flight names a row (``None`` = nothing is in flight);
         ``decided``: depths by row index that were chosen before the last round was read (default: choose now)."""
         spans, in_flight = self._policy.spans, unread is not None

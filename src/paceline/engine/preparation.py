@@ -16,7 +16,7 @@ from ..core.ports import DRAFTER, CachedPrefix
 from ..core.request import Request
 from ..core.round import Outcome, RowResult
 from ..core.row import Row
-from ..core.transaction import DamagedState, apply_state_changes, release_all
+from ..core.transaction import DamagedState, apply_state_changes
 from ..sampling.logprobs import PromptLogprobs
 from .delivery import deliver
 from .membership import MembershipJoin, TargetJoin
@@ -125,10 +125,7 @@ class Preparation:
             if row.drafting:
                 self._group.drafter.open_row(row, None if prefix is None else prefix.attachments.get(DRAFTER))
         except BaseException:
-            self._group.sampler.close_row(row)
-            self._group.grammars.close_row(row)
-            self._group.spans.close_row(row)
-            release_all([lambda: tables.release(index), lambda: tables.release_index(index)])
+            self._group.release_row(row)
             raise
         request = row.request
         chunk = min(request.prefill_chunk or self._parts.prefill_chunk, self._parts.prefill_chunk)

@@ -42,7 +42,7 @@ class Coverage:
             "depth": self.depths,
             "sampling": self.samplings,
             "chunk": self.chunks,
-            "device_round": (True, False),
+            "order": ("host", "device", "ahead"),
         }
         rows = full_grid(factors) if self.full else pairwise(factors)
         return [Cell(drafter=drafter, **row) for row in rows]

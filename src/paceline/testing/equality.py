@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from .grid import FACTORS, WHOLE_GRID_FAMILIES, Cell, CellResult, run_cell
+from .grid import FACTORS, WHOLE_GRID, Cell, CellResult, run_cell
 from .pairwise import full_grid, pairwise
 
 
@@ -17,8 +17,8 @@ def pairwise_cells() -> list[Cell]:
 
 
 def all_cells() -> list[Cell]:
-    """Every cell of the grid, for the families that the whole grid is run with."""
-    return [Cell(**values) for values in full_grid({**FACTORS, "family": WHOLE_GRID_FAMILIES})]
+    """Every cell of the grid, of the values that the whole grid is run with."""
+    return [Cell(**values) for values in full_grid(WHOLE_GRID)]
 
 
 def run_cells(cells: Sequence[Cell]) -> list[CellResult]:

@@ -18,7 +18,14 @@ from ..draft.kinds.draft_model import ModelDrafter
 from ..models.artifact import open_artifact
 from ..models.binding import TargetBinding, load_target
 from .collect import Collector
-from .drafters import AdversarialDrafter, DeviceOracleDrafter, EmptyDrafter, OracleDrafter, RaggedDrafter, ScriptedDrafter
+from .drafters import (
+    AdversarialDrafter,
+    DeviceOracleDrafter,
+    EmptyDrafter,
+    OracleDrafter,
+    RaggedDrafter,
+    ScriptedDrafter,
+)
 from .harness import Job, Setup, compare, leftovers, open_engine, run_jobs
 from .models import FAMILIES, tiny_model
 from .reference import PlainDecoder, reference
@@ -44,7 +51,6 @@ FACTORS: Mapping[str, Sequence[Any]] = {
 }
 
 
-
 def _costs(window: float) -> CostTable:
     """A plain step costs 1, each further position ``window``, drafting nothing."""
     flat, rows = (1, 8, 64), ((1, 8), (1,))
@@ -55,8 +61,14 @@ def _costs(window: float) -> CostTable:
 #: Gate -> the costs it decides by: nothing is decided, windows cost nothing, something, more than they can bring.
 COSTS: Mapping[str, CostTable | None] = {"pinned": None, "cheap": _costs(0.0), "fair": _costs(0.4), "dear": _costs(5.0)}
 
-#: Families that the whole grid is run with; the others occur in the pairwise cells.
-WHOLE_GRID_FAMILIES = ("llama", "qwen3")
+#: What the whole grid is run with; the other values occur in the pairwise cells.
+WHOLE_GRID: Mapping[str, Sequence[Any]] = {
+    **FACTORS,
+    "family": ("llama", "qwen3"),
+    "order": ("host", "ahead"),
+    "gate": ("pinned",),
+    "fill": (False,),
+}
 
 _ACCEPTS = (8, 0, 2, 1, 3)
 _MUST_DRAFT = frozenset({"draft_model", "device", "scripted", "oracle", "adversarial", "ragged"})

@@ -27,6 +27,8 @@ from ...core.request import SamplingParams
 from ...core.stats import EngineStats
 from ...draft.base import DraftProvider
 from ...draft.kinds.eagle3 import random_eagle3
+from ...draft.kinds.ngram import NgramDrafter
+from ...draft.kinds.suffix import SuffixDrafter
 from ...engine.build import Extras, assemble, target_view
 from ...engine.engine import Engine
 from ...engine.memory import resident_bytes
@@ -81,11 +83,10 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to propose: a ``method`` of the registry, or a drafter that ``make`` gives. ``predicts``: every request
-    brings plain decoding's text with some ids spoilt as its prediction."""
+    """One way to propose: the drafter that ``make`` gives, or none. ``predicts``: every request brings plain decoding's
+    text with some ids spoilt as its prediction."""
 
     name: str
-    method: str = "none"
     make: Callable[[], DraftProvider] | None = None
     predicts: bool = False
 
@@ -110,8 +111,8 @@ class Subject:
             dtype=settings.dtype,
             max_num_seqs=settings.rows,
             kv_cache_tokens=settings.rows * settings.max_model_len,
-            spec_method=arm.method if drafter is None else "auto",
-            spec_tokens=0 if arm.method == "none" and drafter is None else settings.depth,
+            spec_method="none" if drafter is None else "auto",
+            spec_tokens=0 if drafter is None else settings.depth,
             spec_adaptive=False,
         )
         forget_peak(settings.device)
@@ -126,8 +127,8 @@ class Subject:
         """Plain decoding, which the others are compared with, and every way to propose."""
         return [
             Arm("none"),
-            Arm("ngram", method="ngram"),
-            Arm("suffix", method="suffix"),
+            Arm(NgramDrafter.id, make=NgramDrafter),
+            Arm(SuffixDrafter.id, make=SuffixDrafter),
             Arm("random chain on the device", make=self.chain),
             Arm("prediction", predicts=True),
         ]
