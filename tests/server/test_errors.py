@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
@@ -72,6 +73,11 @@ def test_fields_of_other_servers_are_refused_with_advice(served: Served, name: s
     assert found["param"] == name and REFUSED[name] in found["message"]
 
 
+def test_a_field_that_may_only_be_null_is_refused_with_advice(served: Served) -> None:
+    assert REFUSED["suffix"] in error(served.client, TEXT, 400, prompt="a", suffix="z")["message"]
+    assert answer(served.client, TEXT, prompt="a", suffix=None, max_tokens=1)["choices"]
+
+
 def test_a_schema_that_cannot_be_enforced_is_named(served: Served) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
     for stream in (False, True):
@@ -90,12 +96,15 @@ def test_a_schema_that_cannot_be_enforced_is_named(served: Served) -> None:
         (b"\xff\xfe", "application/json"),
         (b"[" * 100_000, "application/json"),
         (b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}", "application/json"),
+        (b'{"prompt": "\xff"}', "application/json"),
+        (gzip.compress(b'{"prompt": "a"}'), "application/json"),
     ],
 )
 def test_bodies_that_are_no_objects(served: Served, content: bytes, kind: str) -> None:
     response = served.client.post(TEXT, content=content, headers={"Content-Type": kind})
     assert response.status_code == 400
-    assert response.json()["error"]["type"] == "invalid_request_error"
+    found = response.json()["error"]
+    assert found["type"] == "invalid_request_error" and found["code"] == "invalid_json"
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -131,7 +140,9 @@ def test_a_body_full_of_faults_is_refused_at_the_first(
 
 def test_more_answers_than_may_ever_wait() -> None:
     with in_process(Reciting("hi"), max_queue=4) as client:
-        assert error(client, TEXT, 400, prompt="a", n=13)["param"] == "n"
+        for body, param in (({"prompt": "a", "n": 13}, "n"), ({"prompt": ["a"] * 13}, "prompt")):
+            found = error(client, TEXT, 400, **body)
+            assert found["param"] == param and found["code"] == "invalid_value" and "at most 12" in found["message"]
         assert len(answer(client, TEXT, prompt="a", n=12)["choices"]) == 12
 
 
@@ -148,6 +159,14 @@ def test_models_version_and_health(served: Served) -> None:
     assert model["id"] == "toy" and served.client.get("/v1/models/toy").json() == model
     assert served.client.get("/version").json()["version"]
     assert served.client.get("/health").json()["status"] == "ok"
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/version", "/metrics", "/v1/models", "/v1/models/toy"])
+def test_what_can_be_got_can_be_asked_for_without_its_body(served: Served, path: str) -> None:
+    found = served.client.head(path)
+    assert found.status_code == 200 and not found.content
+    assert found.headers["content-type"] == served.client.get(path).headers["content-type"]
+    assert served.client.head(CHAT).status_code == 405 and served.client.head("/v2").status_code == 404
 
 
 def test_request_ids_are_kept_or_made(served: Served) -> None:

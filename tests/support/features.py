@@ -170,6 +170,8 @@ class Feature:
 
 GREEDY: Mapping[str, Any] = {"max_tokens": 18, "temperature": 0.0, "seed": 1}
 SAMPLED: Mapping[str, Any] = {"max_tokens": 18, "temperature": 1.3, "seed": 7}
+#: Ids that texts of the five ids of ``LOOPING`` come upon again and again.
+PREDICTED = (40, 77, 115, 70, 71) * 4
 #: Five ids only, so that everything repeats.
 LOOPING: Mapping[str, Any] = SAMPLED | {"max_tokens": 24, "logit_bias": dict.fromkeys((40, 77, 115, 70, 71), 13.0)}
 ENDING: Mapping[str, Any] = SAMPLED | {"logit_bias": {IM_END: 9.0, END_OF_TEXT: 8.0}}
@@ -230,6 +232,8 @@ REPORTS: Mapping[str, Mapping[str, Any]] = {
     "speculative_off": {"speculative": False},
     "num_draft_tokens": {"num_draft_tokens": 2},
     "num_draft_tokens_0": {"num_draft_tokens": 0},
+    "prediction": {"prediction": PREDICTED},
+    "fill": {"fill": True},
 }
 #: Filters and other ways to draw: only where draws are random.
 DRAWS: Mapping[str, Mapping[str, Any]] = {
@@ -311,6 +315,8 @@ def _options() -> dict[str, st.SearchStrategy[Any]]:
         "include_stop_str_in_output": st.just(True),
         "stop_token_ids": st.sampled_from([(5, 9), MANY_IDS, MANY_IDS[::4]]),
         "ignore_eos": st.just(True),
+        "prediction": st.sampled_from([PREDICTED, "the of and the of", tuple(range(30, 90))]),
+        "fill": st.just(True),
         "repetition_penalty": st.sampled_from([0.8, 1.3]),
         "presence_penalty": penalty,
         "frequency_penalty": penalty,

@@ -89,14 +89,8 @@ class Draft:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Sequence[int]], matches: Sequence[int] | None = None) -> Draft:
-        """Build from one list of token ids per row (host)."""
-        import torch
-
-        lengths = [len(proposal) for proposal in lists]
-        width = max(lengths, default=0)
-        padded = [list(proposal) + [0] * (width - len(proposal)) for proposal in lists]
-        tokens = torch.tensor(padded, dtype=torch.int32).reshape(len(lists), width)
-        return cls(tokens, torch.tensor(lengths, dtype=torch.int32), matches, [list(proposal) for proposal in lists])
+        """Build from one list of token ids per row (host). The tensors are made when somebody asks for them."""
+        return ListedDraft(lists, matches)
 
     def to_lists(self) -> list[list[int]]:
         """One list of token ids per row; reads the tensors to the host if need be."""
@@ -104,6 +98,28 @@ class Draft:
             return [list(proposal) for proposal in self.lists]
         tokens: list[list[int]] = self.tokens.tolist()
         return [row[:n] for row, n in zip(tokens, self.lengths.tolist(), strict=True)]
+
+
+class ListedDraft(Draft):
+    """A draft that the host made: lists at once, tensors on demand, for most who draft on the host need none."""
+
+    def __init__(self, lists: Sequence[Sequence[int]], matches: Sequence[int] | None = None) -> None:
+        object.__setattr__(self, "lists", [list(proposal) for proposal in lists])
+        object.__setattr__(self, "matches", matches)
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        if name not in ("tokens", "lengths"):
+            raise AttributeError(name)
+        import torch
+
+        assert self.lists is not None
+        lengths = [len(proposal) for proposal in self.lists]
+        width = max(lengths, default=0)
+        padded = [[*proposal, *[0] * (width - len(proposal))] for proposal in self.lists]
+        tokens = torch.tensor(padded, dtype=torch.int32).reshape(len(lengths), width)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "lengths", torch.tensor(lengths, dtype=torch.int32))
+        return tokens if name == "tokens" else self.lengths
 
 
 @dataclass(frozen=True)

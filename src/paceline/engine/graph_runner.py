@@ -240,17 +240,13 @@ class GraphLauncher:
         size = upload_size(rows, given)
         if slot.upload.shape[0] < size:
             slot.upload = self._backend.host_buffer(upload_size(max(rows, self._setting.max_rows), given))
-        host = slot.upload.numpy()
-        host[:size] = 0
-        host[:count] = ask.indices
-        host[count:rows] = self._setting.padding
-        host[rows : rows + count] = ask.depths
-        if given:
-            for place, proposal in enumerate(ask.given):
-                kept = proposal[:given]
-                host[2 * rows + place] = len(kept)
-                start = 3 * rows + place * given
-                host[start : start + len(kept)] = kept
+        unused, kept = [0] * (rows - count), [proposal[:given] for proposal in ask.given]
+        flat = [*ask.indices, *[self._setting.padding] * len(unused), *ask.depths, *unused, *map(len, kept), *unused]
+        for proposal in kept if given else ():
+            flat += proposal
+            flat += [0] * (given - len(proposal))
+        flat += [0] * (size - len(flat))
+        slot.upload.numpy()[:size] = flat
         return size
 
     def _copy_result(self, slot: _Slot, result: torch.Tensor) -> None:

@@ -213,9 +213,9 @@ class Planner:
         """While plain rounds run ahead: look up what would be proposed after what has been read, at no cost."""
         if self._policy.gate is None or not self._looks_up:
             return
-        idle = [row for row in rows if self._drafter.has(row) and not self._policy.shadow.has(row.index)]
+        idle = [row for row in rows if self._cap(row) and not self._policy.shadow.has(row.index)]
         if idle:
-            found = self._drafter.draft(self._batch(idle, [row.request.draft_cap for row in idle]))
+            found = self._drafter.draft(self._batch(idle, [self._cap(row) for row in idle]))
             for row, tokens, match in zip(idle, found.tokens, found.matches, strict=True):
                 if tokens:
                     self._watch(row, tokens, match)

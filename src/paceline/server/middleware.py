@@ -36,6 +36,9 @@ class Entrance:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        method = scope["method"]
+        if method == "HEAD":  # whoever listens leaves the body out
+            scope = {**scope, "method": "GET"}
         headers = Headers(scope=scope)
         given = headers.get("x-request-id")
         known = given if given is not None and _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
@@ -62,7 +65,7 @@ class Entrance:
             _ACCESS.log(
                 logging.DEBUG if scope["path"] in _POLLED and answer.status == 200 else logging.INFO,
                 "%s %s %s",
-                scope["method"],
+                method,
                 scope["path"],
                 answer.status,
                 extra={"request_id": known, "status": answer.status, "seconds": answer.seconds},

@@ -126,7 +126,7 @@ async def running(
     """
     params = wanted.over(call.llm.engine.default_params)
     count = params.samples * len(prompts)
-    call.server.enter(count)
+    call.server.enter(count, "prompt" if params.samples == 1 else "n")
     opened: list[OpenRequest] = []
     seconds: float | None = None
     try:

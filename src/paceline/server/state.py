@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..core.stats import EngineStats
 from ..engine.async_llm import AsyncLLM
-from .errors import ApiError
+from .errors import ApiError, bad_field
 from .observe import Observer
 from .profile import ChatProfile, read_template
 from .security import Keys
@@ -137,11 +137,11 @@ class ServerState:
 
     # -- load --------------------------------------------------------------------------------------------------------
 
-    def enter(self, samples: int) -> None:
-        """Count requests in; 429 if too many are under way, 400 if they alone would be too many."""
+    def enter(self, samples: int, field: str = "n") -> None:
+        """Count requests in; 429 if too many are under way, 400 under ``field`` if they alone would be too many."""
         limit = int(self.engine.info()["max_num_seqs"]) + self.settings.max_queue
         if samples > limit:
-            raise ApiError(400, f"n: {samples} answers are asked for, at most {limit} may be under way", param="n")
+            raise bad_field(field, f"{samples} answers are asked for, at most {limit} may be under way")
         if self.in_flight + samples > limit:
             wait = str(self._retry_after())
             message = f"{self.in_flight} requests are under way, at most {limit} may be; try again in {wait} s."

@@ -25,7 +25,7 @@ def of_validation(errors: Sequence[Record]) -> ApiError:
     name = _path(first["loc"])
     if "field" in first.get("ctx", {}):  # told by the model as a whole
         name = ".".join(filter(None, (name, first["ctx"]["field"])))
-    if kind == "unknown_field":
+    if kind == "unknown_field" or (kind == "none_required" and name in REFUSED):
         return ApiError(400, f"{name:.200}: {_unknown(name)}", param=name, code="unknown_parameter")
     if not name and kind != "value_error":
         return ApiError(400, "The body must be a JSON object, sent as application/json.", code="invalid_json")

@@ -201,7 +201,8 @@ class _WatchedRows(DraftRows):
         self._inner.consume(batch, window, counts)
 
     def _check_window(self, method: str, records: Sequence[WatchedRow], window: Window) -> None:
-        """Each row's part of the window is its pending token and its proposals, right after what it covered."""
+        """Each row's part of the window is its pending token and its proposals, right after what it covered. A gate may
+        have left out the last proposals."""
         check, tokens, at = self._owner.check, window.batch.tokens.tolist(), 0
         check(window.context.shape[0] == len(tokens), f"{method}: context and window differ in length")
         check(window.batch.num_rows == len(records), f"{method}: window and rows differ in number")
@@ -210,7 +211,9 @@ class _WatchedRows(DraftRows):
             at += width
             name, covered = record.request_id, record.covered
             check(start == covered, f"{method} of {name}: window at {start}, covered {covered}")
-            check(inputs[1:] == record.outstanding, f"{method} of {name}: the window holds other proposals")
+            check(
+                inputs[1:] == record.outstanding[: width - 1], f"{method} of {name}: the window holds other proposals"
+            )
 
     def before_device_round(self, rows: Sequence[Row], depths: Sequence[int], width: int) -> None:
         self._owner.log("before_device_round", rows)
