@@ -78,6 +78,18 @@ def test_a_field_that_may_only_be_null_is_refused_with_advice(served: Served) ->
     assert answer(served.client, TEXT, prompt="a", suffix=None, max_tokens=1)["choices"]
 
 
+def test_a_text_that_no_context_holds_is_refused_before_it_is_encoded(served: Served) -> None:
+    text = "a" * 1_500_000
+    for path, body, param in (
+        (TEXT, {"prompt": text}, "prompt"),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}, "messages"),
+    ):
+        found = error(served.client, path, 400, **body)
+        assert found["param"] == param and found["code"] == "context_length_exceeded"
+        assert "characters" in found["message"] and len(found["message"]) < 200
+    assert " tokens" in error(served.client, TEXT, 400, prompt="a" * 20_000)["message"]  # short enough to be counted
+
+
 def test_a_schema_that_cannot_be_enforced_is_named(served: Served) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
     for stream in (False, True):

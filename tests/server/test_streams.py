@@ -13,6 +13,7 @@ import httpx
 import pytest
 from tests.server.kit import (
     HELLO,
+    SPEC,
     Caller,
     Reciting,
     answer,
@@ -28,6 +29,7 @@ from paceline.engine.outputs import RequestOutput, StreamDelta
 from paceline.server.observe import Observer, Watched
 from paceline.server.wire import EventStream
 from paceline.testing.harness import leftovers
+from paceline.testing.toy import ToyTarget
 
 PATH = "/v1/chat/completions"
 LONG: dict[str, Any] = {"messages": HELLO, "ignore_eos": True, "temperature": 1.0, "stream": True}
@@ -174,19 +176,37 @@ def test_a_server_that_stops_lets_running_answers_end_and_takes_no_new_ones() ->
 def test_what_does_not_end_in_time_is_ended() -> None:
     engine = Reciting("the other people")
     engine.hold = threading.Event()
+    found: list[int] = []
     with httpx.Client(timeout=20) as client:
         with listening(app_over(engine, drain_timeout=0.5)) as url:
             client.base_url = url  # type: ignore[assignment]
-            worker = threading.Thread(target=lambda: _ignoring(lambda: post(client, PATH, messages=HELLO)))
+            worker = threading.Thread(target=lambda: found.append(post(client, PATH, messages=HELLO).status_code))
             worker.start()
             while not engine.seen:
                 time.sleep(0.005)
         worker.join(5)
-    assert engine.closed and engine.seen[0].abort.aborted
+    assert engine.closed and found == [503]
 
 
-def _ignoring(work: Callable[[], Any]) -> None:
-    try:
-        work()
-    except httpx.HTTPError:
-        return
+def test_callers_of_what_does_not_end_in_time_are_told() -> None:
+    target = ToyTarget(SPEC)
+    target.before = lambda call: time.sleep(0.02)
+    found: dict[bool, httpx.Response] = {}
+    with toy_engine(target=target) as engine, httpx.Client(timeout=20) as client:
+        with listening(app_over(engine, drain_timeout=0.5)) as url:
+            client.base_url = url  # type: ignore[assignment]
+
+            def ask(stream: bool) -> None:
+                found[stream] = post(client, PATH, **LONG | {"stream": stream})
+
+            workers = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
+            for worker in workers:
+                worker.start()
+            while engine.info()["num_requests_running"] < 2:
+                time.sleep(0.005)
+        for worker in workers:
+            worker.join(5)
+    assert found[False].status_code == 503 and found[False].json()["error"]["code"] == "engine_closed"
+    assert "x-request-id" in found[False].headers and found[False].headers["retry-after"]
+    assert found[True].status_code == 200
+    assert chunks_of(found[True].text)[-1]["error"]["code"] == "engine_closed"

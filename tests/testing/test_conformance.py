@@ -54,7 +54,7 @@ def test_a_raising_drafter_fails_with_the_failure_counted() -> None:
 
 def test_the_full_coverage_has_every_combination() -> None:
     coverage = Coverage(families=("toy",), samplings=("greedy",), depths=(1, 2), chunks=(7,), batches=(1,), full=True)
-    assert len(coverage.cells("x")) == 4
+    assert len(coverage.cells("x")) == 6, "two depths in three orders of rounds"
 
 
 def test_a_report_without_results_is_not_ok() -> None:

@@ -5,6 +5,7 @@ Knows the engine by the few methods of :class:`EnginePort`; nothing here waits.
 
 from __future__ import annotations
 
+import functools
 import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,9 @@ from ..core.request import SamplingParams
 from ..core.stats import EngineStats
 from .consumer import Submission
 from .detokenize import TokenDecoder
+
+#: Text up to this many characters is encoded before it is measured: that takes about a second.
+_SHORT_TEXT = 1_000_000
 
 #: One chat message: ``{"role": ..., "content": ...}``.
 Message: TypeAlias = Mapping[str, Any]
@@ -106,7 +110,7 @@ class Frontend:
         if isinstance(prompt, Prompt):
             return prompt
         if isinstance(prompt, str):
-            ids = _encoded(self._tokenizer(name), prompt, name, add_special_tokens=True)
+            ids = self._encoded(prompt, name, add_special_tokens=True)
             text: str | None = prompt
         else:
             ids, text = _token_ids(prompt, name), None
@@ -129,10 +133,30 @@ class Frontend:
             )
         except Exception as error:  # templates are programs of the model's authors: they raise what they like
             raise RequestError(name, f"the chat template refuses them: {error}") from error
-        ids = _encoded(tokenizer, text, name, add_special_tokens=False)
+        ids = self._encoded(text, name, add_special_tokens=False)
         if not ids:
             raise RequestError(name, "are empty under the chat template; give at least one token")
         return Prompt(text, ids)
+
+    def _encoded(self, text: str, name: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        tokenizer = self._tokenizer(name)
+        if len(text) > _SHORT_TEXT and len(text) > self._most_characters:
+            # Encoding megabytes takes long, and others wait for it.
+            raise RequestError(name, f"has {len(text)} characters, more than max_model_len tokens can hold")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise RequestError(name, "holds a lone surrogate, which is no character") from None
+        return tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    @functools.cached_property
+    def _most_characters(self) -> float:
+        """No context holds more: a token stands for at most the characters of its piece. Unbounded where unknown runs
+        of characters may become one token."""
+        decoder = self._decoder
+        if decoder is None or not (decoder.falls_back_to_bytes or decoder.may_split_characters):
+            return float("inf")
+        return int(self._engine.info()["max_model_len"]) * max(map(len, self.tokenizer.get_vocab()))
 
     def default_params(self, **overrides: Any) -> SamplingParams:
         """Options of the model's generation config (unless switched off), then ``overrides``."""
@@ -213,14 +237,6 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], count: int) -
     if len(params) != count:
         raise RequestError("sampling_params", f"holds {len(params)} entries for {count} prompts; give one or {count}")
     return list(params)
-
-
-def _encoded(tokenizer: Any, text: str, name: str, *, add_special_tokens: bool) -> tuple[int, ...]:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise RequestError(name, "holds a lone surrogate, which is no character") from None
-    return tuple(tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
 
 def _token_ids(prompt: Sequence[int], name: str) -> tuple[int, ...]:

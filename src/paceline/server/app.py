@@ -75,7 +75,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     texts = {404: f"There is no {request.url.path!r:.200} here.", 405: f"{request.method} is not allowed here."}
     status = 400 if error.status_code == 422 else error.status_code
     if status == 400:  # the body could not be read; all other refusals have errors of their own
-        unread = "The body cannot be read: JSON in UTF-8 is taken, uncompressed, with nesting and numbers of usual size."
+        unread = "The body cannot be read: JSON in UTF-8 is taken, uncompressed, with nesting and numbers in reason."
         return _refuse(request, ApiError(400, unread, code="invalid_json"))
     return _refuse(request, ApiError(status, texts.get(status, str(error.detail)), headers=error.headers))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import signal
@@ -18,11 +19,13 @@ from .settings import ServerSettings
 from .state import Loader, ServerState
 
 _LOG = logging.getLogger("paceline.server")
+#: Seconds that callers have to take the news that their request was ended.
+_TELLING = 5
 
 
 class Listener(uvicorn.Server):
     """A server whose health fails, and which takes no new requests, from the moment it is told to stop. Running ones
-    may go on for ``drain_timeout`` seconds; what is left then is aborted."""
+    may go on for ``drain_timeout`` seconds; what is left then is ended, and its callers are told."""
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         config = uvicorn.Config(
@@ -33,7 +36,7 @@ class Listener(uvicorn.Server):
             access_log=False,
             server_header=False,
             timeout_keep_alive=75,  # longer than the pools of usual proxies keep a connection
-            timeout_graceful_shutdown=max(1, math.ceil(settings.drain_timeout)),
+            timeout_graceful_shutdown=math.ceil(settings.drain_timeout) + _TELLING,
         )
         super().__init__(config)
         self._state: ServerState = app.state.server
@@ -41,7 +44,15 @@ class Listener(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._state.stop()
-        await super().shutdown(sockets)
+        late = asyncio.create_task(self._end_late())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+
+    async def _end_late(self) -> None:
+        await asyncio.sleep(self._state.settings.drain_timeout)
+        await self._state.end_engine()
 
     def _give_up(self) -> None:
         self.should_exit = True

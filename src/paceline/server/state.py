@@ -132,6 +132,10 @@ class ServerState:
         """End the engine. Idempotent."""
         self.stop()
         self.encoder.shutdown(wait=False, cancel_futures=True)
+        await self.end_engine()
+
+    async def end_engine(self) -> None:
+        """End the engine alone: requests that still run fail and say so. Idempotent."""
         if self._llm is not None:
             await asyncio.to_thread(self._llm.close)
 
