@@ -59,7 +59,7 @@ def window_kernel(
             token = tl.load(drafted + row * DRAFTS + place, mask=place < DRAFTS, other=0).to(tl.int64)
             legal = tl.min(tl.where((token < 0) | (token >= vocabulary), place, DRAFTS)).to(tl.int64)
             count = tl.minimum(tl.load(depths + row), tl.load(remaining + owner))
-            count = tl.minimum(tl.minimum(count, legal), tl.load(drafted_lengths + row).to(tl.int64))
+            count = tl.maximum(tl.minimum(tl.minimum(count, legal), tl.load(drafted_lengths + row).to(tl.int64)), 0)
             proposed = tl.minimum(tl.maximum(token, 0), vocabulary - 1)
         if GIVEN > 0:
             told = tl.load(given_lengths + row)
