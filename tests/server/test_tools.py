@@ -271,7 +271,7 @@ def test_a_template_that_shows_no_tools_is_no_silent_loss() -> None:
         assert len(choice["message"]["tool_calls"]) == 2
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=str)
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
 @pytest.mark.parametrize("several", [True, False])
 def test_grammars_permit_what_their_parsers_read(dialect: Dialect, several: bool) -> None:
     words = tokenizer()
