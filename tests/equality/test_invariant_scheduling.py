@@ -222,7 +222,13 @@ def test_31_catches_a_key_that_depends_on_sampling(monkeypatch: pytest.MonkeyPat
 
     def by_temperature(binding):  # type: ignore[no-untyped-def]
         bind = original(binding)
-        return lambda request: replace(bind(request), key=f"{bind(request).key}/{request.params.temperature}")
+        call = type(bind).__call__
+
+        def keyed(self, request):  # type: ignore[no-untyped-def]
+            return replace(call(self, request), key=f"{self.key}/{request.params.temperature}")
+
+        monkeypatch.setattr(type(bind), "__call__", keyed)
+        return bind
 
     monkeypatch.setattr("paceline.engine.build.bind_speculative_group", by_temperature)
     jobs = tuple(Job(f"job-{n}", (n + 1,), greedy(6, temperature=n * 0.5, seed=n)) for n in range(3))

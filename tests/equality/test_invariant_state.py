@@ -6,6 +6,7 @@ The toy target keeps the token and position of every input in its cache cells, s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,6 +70,8 @@ def check_row(tables: RowTables, row: Row) -> None:
 def state_problems(scenario: Scenario) -> list[str]:
     """Run a scenario and check every decoding row after every turn."""
     watched = WatchedDrafter(make_drafter(scenario.drafter, DECODER))
+    # a drafter that goes by the text is not told of device rounds
+    tables_lead = scenario.setup.device_round is True
 
     def check(scheduler: Scheduler) -> None:
         tables = scheduler._parts.tables
@@ -77,9 +80,12 @@ def state_problems(scenario: Scenario) -> list[str]:
             check_row(tables, row)
             told = watched.rows.get(row.request.id)
             if row.request.draft_cap:
-                assert told is not None and told.covered == row.length, f"{row.request.id}: drafter covers {told}"
+                assert told is not None and told.covered <= row.length, f"{row.request.id}: drafter covers {told}"
+                behind = scheduler._group is not None and scheduler._group.drafter.lags and tables_lead
+                assert behind or told.covered == row.length, f"{row.request.id}: drafter covers {told}"
 
-    with open_engine(TOY, (), scenario.setup, watched) as engine:
+    # rounds that run ahead are checked the same way after a flush, in test_invariant_ahead
+    with open_engine(TOY, (), replace(scenario.setup, run_ahead=False), watched) as engine:
         found = watch_steps(engine, check)
         run_jobs(engine, scenario.jobs, timeout=20)
     return found + watched.problems
@@ -195,7 +201,8 @@ def order_problems(scenario: Scenario) -> list[str]:
         preparing = scheduler._preparation.rows if scheduler._preparation else []
         used = [row.index for row in [*rows, *preparing]]
         assert len(set(used)) == len(used), f"indices are shared: {used}"
-        assert sorted(used) == scheduler._parts.tables.indices_in_use, (
+        waiting = scheduler._group._deferred if scheduler._group else []  # for a round in flight to be read
+        assert sorted([*used, *waiting]) == scheduler._parts.tables.indices_in_use, (
             "an index is in use without a row, or the reverse"
         )
         before[:] = names

@@ -62,6 +62,6 @@ def test_the_grid_of_the_equality_suite_has_the_promised_factors() -> None:
     assert list(FACTORS["depth"]) == list(range(9))
     assert set(FACTORS["batch"]) == {1, 3, 8}
     assert set(FACTORS["chunk"]) == {1, 7, 64, 512}
-    test_drafters = {"scripted", "oracle", "adversarial", "ragged", "empty"}
+    test_drafters = {"scripted", "oracle", "adversarial", "ragged", "empty", "device"}
     assert set(FACTORS["drafter"]) == {"none", "ngram", "suffix", "draft_model", *test_drafters}
-    assert len(pairwise(FACTORS)) <= 100
+    assert len(pairwise(FACTORS)) <= 120

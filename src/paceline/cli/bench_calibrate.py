@@ -31,9 +31,9 @@ def calibrate(**values: Any) -> None:
     from .settings import asked_for
 
     config = EngineConfig.build(**asked_for(values).engine)
+    check_writable("plot", values["plot"])
     if values["plot"] is not None:
         plot.require_plot()
-    check_writable("plot", values["plot"])
     with loading_bars(sys.stderr.isatty()) as progress:
         found = measure(config, progress)
     console = Console(width=None if sys.stdout.isatty() else 160)
