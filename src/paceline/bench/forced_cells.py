@@ -12,11 +12,11 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from ..core.batch import Draft, RoundBatch
 from ..core.config import EngineConfig
 from ..core.request import SamplingParams
-from ..draft.base import DraftProvider, NullDrafter, TokenDrafter
+from ..draft.base import Constraints, DraftProvider, DraftRows, DrawPort, NullDrafter, TargetView
 from ..engine.build import Extras, assemble
 from ..engine.engine import Engine
 from ..engine.frontend import Prompt
@@ -29,13 +29,25 @@ from .pairs import Bound, interleaved, speedup
 PLAIN, ADAPTIVE = "plain", "adaptive"
 
 
-class TirelessDrafter(TokenDrafter):
-    """Proposes the newest token again and again: always as much as it is asked for."""
+class TirelessDrafter(DraftProvider):
+    """Proposes the newest token again and again: always as much as it is asked for.
+
+    It is asked when it is to draft and cannot preview: what it proposes is never right, so that comparing it with the
+    draws of plain rounds would contradict the coins.
+    """
 
     id = "tireless"
 
-    def propose(self, state: Any, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
-        return [tokens[-1]] * max_tokens
+    def open(self, view: TargetView, draw: DrawPort, constraints: Constraints) -> DraftRows:
+        return _TirelessRows()
+
+
+class _TirelessRows(DraftRows):
+    lags = True
+
+    def draft(self, batch: RoundBatch) -> Draft:
+        pairs = zip(batch.rows, batch.depths, strict=True)
+        return Draft.from_lists([[row.pending] * depth for row, depth in pairs])
 
 
 @dataclass(frozen=True)
