@@ -19,7 +19,7 @@ from paceline.draft.kinds.suffix import SuffixDrafter
 from paceline.engine.engine import Engine
 from paceline.engine.scheduler import Scheduler
 from paceline.testing.collect import Behaviour
-from paceline.testing.drafters import DeviceOracleDrafter
+from paceline.testing.drafters import DeviceOracleDrafter, RandomDrafter
 from paceline.testing.harness import Job, Setup, compare, leftovers, open_engine, run_jobs, watch_steps
 from paceline.testing.workload import make_prompt
 
@@ -211,3 +211,32 @@ def test_28_cheap_windows_open_it(drafter: str, device_round: bool) -> None:
     setup = replace(AHEAD, device_round=device_round, costs=costs(0.0))
     stats = run(setup, telling(), DRAFTERS[drafter](), lambda engine: engine.stats())
     assert stats.num_drafts > 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("drafter", ["device", "ngram"])
+def test_s47_what_a_request_drafts_does_not_depend_on_the_one_before(
+    drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A, B, A: the group runs empty in between, and a gate that ran empty starts afresh (spec 11.7)."""
+    monkeypatch.setattr("paceline.engine.planning.Planner.correct", lambda self, costs: None)  # times are not equal
+    first, other = (Job(name, make_prompt(n, 12, DECODER.vocab_size), greedy(60)) for n, name in ((0, "A"), (7, "B")))
+
+    def drafted(*, resets: bool) -> list[object]:
+        if not resets:
+            monkeypatch.setattr("paceline.engine.planning.Planner.reset", lambda self: None)
+        setup = replace(AHEAD, rows=1, depth=5, costs=costs(0.12, 0.02))
+        with open_engine(TOY, DECODER.eos_ids, setup, DRAFTERS[drafter]()) as engine:
+            runs = [run_jobs(engine, [job], timeout=20)[job.name] for job in (first, other, first)]
+        return [replace(run.spec, time_saved_ms=None) for run in runs]
+
+    kept = drafted(resets=True)
+    assert kept[0] == kept[2]
+    if drafter == "device":
+        forgotten = drafted(resets=False)
+        assert forgotten[0] != forgotten[2], "teeth: without the reset the third run differs"
+
+
+def test_17_probes_are_counted() -> None:
+    setup = replace(AHEAD, device_round=False, depth=2, costs=costs(0.0, 0.6))
+    stats = run(setup, telling(), RandomDrafter(free=False), lambda engine: engine.stats())
+    assert stats.probes > 0 and stats.num_drafts + stats.plain_rounds > 0  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from ..cache.uploads import sent
 from .device_round import RoundInputs, RoundMachine, RoundShape, device_round
 
 
@@ -71,8 +72,6 @@ class EagerLauncher:
         rows, given = len(ask.indices), ask.shape.given
         padded = [[*tokens, *[0] * (given - len(tokens))] for tokens in ask.given] if given else []
         flat = [*ask.indices, *ask.depths, *map(len, ask.given), *(token for row in padded for token in row)]
-        packed = torch.tensor(flat, dtype=torch.int64)
-        if self._device.type == "cuda":
-            packed = packed.pin_memory().to(self._device, non_blocking=True)
+        packed = sent(torch.tensor(flat, dtype=torch.int64), self._device)
         index, depths, lengths, proposals = torch.split(packed, [rows, rows, rows, rows * given])
         return RoundInputs(index, depths, proposals.view(rows, given), lengths)

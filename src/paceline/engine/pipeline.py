@@ -76,13 +76,15 @@ class Pipeline:
         if rows:
             self._runner.clock.plan()
             plan = group.planner.plan(rows, None if self._flight is None else self._flight.names)
-            if self._flight is not None and not (self._may_run_ahead(plan) and self._is_worth_it(rows)):
+            ahead = self._may_run_ahead(plan)
+            if self._flight is not None and not (ahead and self._is_worth_it(rows)):
                 self.flush()
                 rows = list(group.host.rows)
                 decided = dict(zip(indices_of(plan.rows), plan.depths, strict=True))
                 plan = group.planner.plan(rows, decided=decided)
+                ahead = self._may_run_ahead(plan)
             if rows:
-                self._run(plan)
+                self._run(plan, ahead)
         if not group.host.rows:
             self.drop()
 
@@ -94,14 +96,16 @@ class Pipeline:
             self._land(flight)
 
     def drop(self) -> None:
-        """Nobody is left to whom the round in flight could be delivered."""
+        """Nobody is left: the round in flight can be delivered to no one, and the next row starts as the first did."""
         flight, self._flight = self._flight, None
         if flight is not None:
             self._group.stats.dropped_positions += sum(1 + width for width in flight.plan.widths)
         self._group.release_deferred()  # also those that waited for a round whose read failed
+        self._group.planner.reset()
 
-    def _run(self, plan: RoundPlan) -> None:
-        ahead = self._may_run_ahead(plan)
+    def _run(self, plan: RoundPlan, ahead: bool) -> None:
+        """``ahead``: whether the round may be read after the next one is launched; giving up depth does not change
+        that."""
         if not ahead:
             plan = self._group.planner.preview(plan)
         plan = self._make_room(plan)
@@ -109,16 +113,16 @@ class Pipeline:
             return
         if self._flight is None:
             self._begun = time.perf_counter()
-        if not self._may_launch(plan):
-            self._settle(replace(self._runner.run(plan), seconds=self._lap()))
-        elif not ahead:
-            self._land(self._launch(plan))
-        else:
+        if ahead:
             previous, self._flight = self._flight, self._launch(plan)
             if previous is not None:
                 self._group.stats.ahead_rounds += 1
                 self._land(previous)
                 self._group.planner.watch_behind(self._group.host.rows)
+        elif self._may_launch(plan):
+            self._land(self._launch(plan))
+        else:
+            self._settle(replace(self._runner.run(plan), seconds=self._lap()))
 
     # -- what may be done ---------------------------------------------------------------------------------------------
 
@@ -128,7 +132,6 @@ class Pipeline:
         return (
             self._parts.device_round
             and not self._runner.clock.on
-            and not any(plan.room)
             and group.sampler.on_device(plan.rows)
             and not wants_logprobs(plan.rows)
             and not any(row.request.grammar is not None for row in plan.rows)

@@ -70,8 +70,8 @@ class RoundPlan:
 @dataclass
 class Policy:
     """Who decides: the ``gate`` (``None`` = every row drafts at its cap), the ``shadow`` probes that feed it, the
-    ``spans``. ``free``: the drafter looks proposals up at no cost; ``external``: it
-    takes tokens that others proposed, which spans need."""
+    ``spans``. ``free``: the drafter looks proposals up at no cost; ``external``: it takes tokens that others proposed,
+    which spans need."""
 
     gate: Gate | None
     spans: RowSpans
@@ -105,6 +105,11 @@ class Planner:
         self._watched.pop(row.index, None)
         if self._policy.gate is not None:
             self._policy.gate.leave(row.index)
+
+    def reset(self) -> None:
+        """The group ran empty: what a request is given must not depend on those before it (spec 11.7, case S47)."""
+        if self._policy.gate is not None:
+            self._policy.gate.reset()
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
@@ -155,12 +160,14 @@ class Planner:
         if gate is None or not any(caps):
             return list(caps)
         matches = found.matches if found is not None else [self._watched.get(row.index, 0) for row in rows]
-        return gate.next(
+        depths = gate.next(
             [
                 GateRow(row.index, cap, row.remaining, row.length, match, spanned)
                 for row, cap, match, spanned in zip(rows, caps, matches, started, strict=True)
             ]
         )
+        self._stats.probes += gate.probing
+        return depths
 
     def _beats_span(self, row: Row, count: int, match: int, *, alone: bool) -> bool:
         """Whether ``count`` proposals that were looked up are expected to bring more than the row's started span."""
@@ -213,9 +220,10 @@ class Planner:
         """While plain rounds run ahead: look up what would be proposed after what has been read, at no cost."""
         if self._policy.gate is None or not self._looks_up:
             return
-        idle = [row for row in rows if self._cap(row) and not self._policy.shadow.has(row.index)]
+        caps = [0 if self._policy.shadow.has(row.index) else self._cap(row) for row in rows]
+        idle = [row for row, cap in zip(rows, caps, strict=True) if cap]
         if idle:
-            found = self._drafter.draft(self._batch(idle, [self._cap(row) for row in idle]))
+            found = self._drafter.draft(self._batch(idle, [cap for cap in caps if cap]))
             for row, tokens, match in zip(idle, found.tokens, found.matches, strict=True):
                 if tokens:
                     self._watch(row, tokens, match)
@@ -231,7 +239,6 @@ class Planner:
         found = self._drafter.preview(self._batch(plan.rows, plan.depths))
         if found is None:
             return plan
-        self._stats.probes += 1
         for row, tokens, match in zip(plan.rows, found.tokens, found.matches, strict=True):
             if tokens:
                 self._watch(row, tokens, match)
